@@ -6,25 +6,30 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from hostile.combinations import ALONE, COMBINATIONS
+from hostile.player import Played, play
+from support.lazy import Lazy
 
-from hostile.combinations import ALONE, COMBINATIONS  # noqa: E402
-from hostile.judge import judge  # noqa: E402
-from hostile.player import Played, play  # noqa: E402
-from hostile.results import Results, table  # noqa: E402
-
-pytestmark = pytest.mark.torch
+torch = Lazy("torch")
+judging = Lazy("hostile.judge")
+kept = Lazy("hostile.results")
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 
 def played(*ranks: tuple[Any, ...]) -> Played:
-    return Played("models/topic/case", list(ranks))
+    return Played("models/topic/case", [_in_tensors(*one) if one[0] == "done" else one for one in ranks])
 
 
 def done(loss: float, **gradients: float) -> tuple[Any, ...]:
-    return "done", {"loss": torch.tensor(loss)}, {"gradients": {n: torch.tensor([g]) for n, g in gradients.items()}}
+    return "done", loss, gradients
 
 
-EXPECTED = played(done(1.0, a=2.0, b=3.0))
+def _in_tensors(word: str, loss: float, gradients: dict[str, float]) -> tuple[Any, ...]:
+    return word, {"loss": torch.tensor(loss)}, {"gradients": {n: torch.tensor([g]) for n, g in gradients.items()}}
+
+
+def expected() -> Played:
+    return played(done(1.0, a=2.0, b=3.0))
 
 
 @pytest.mark.parametrize(
@@ -46,22 +51,22 @@ EXPECTED = played(done(1.0, a=2.0, b=3.0))
     ],
 )
 def test_what_ranks_found_is_judged(ranks: tuple[Any, ...], outcome: str) -> None:
-    assert judge(played(*ranks), EXPECTED).outcome == outcome
+    assert judging.judge(played(*ranks), expected()).outcome == outcome
 
 
 def test_a_refusal_without_a_way_over_is_named() -> None:
     refused = ("refused", "PipelineError", "no", "", "")
-    assert "WITHOUT A WAY OVER" in judge(played(refused, refused), EXPECTED).why
+    assert "WITHOUT A WAY OVER" in judging.judge(played(refused, refused), expected()).why
 
 
 def test_misuse_that_nothing_refused_is_wrong() -> None:
-    assert judge(played(*EXPECTED.found), EXPECTED, misuse=True).outcome == "wrong"
+    assert judging.judge(expected(), expected(), misuse=True).outcome == "wrong"
 
 
 def test_results_are_kept_and_counted(tmp_path: Any) -> None:
-    results = Results(tmp_path)
-    results.put(EXPECTED, "2-1f1b", judge(played(done(1.0, a=2.0, b=3.1)), EXPECTED))
-    text = table(Results(tmp_path), ["models/topic/case", "models/topic/other"], set())
+    results = kept.Results(tmp_path)
+    results.put(expected(), "2-1f1b", judging.judge(played(done(1.0, a=2.0, b=3.1)), expected()))
+    text = kept.table(kept.Results(tmp_path), ["models/topic/case", "models/topic/other"], set())
     assert "| 2-1f1b | 0 | 0 | 0 | 0 | 1 | 0 | 1 |" in text and "* `models/topic/case` (2-1f1b): wrong: gradients b" in text
 
 
@@ -75,8 +80,8 @@ def test_a_case_that_ends_badly_costs_no_other() -> None:
         "models/routes/tree_by_recursion",
     ]
     two = COMBINATIONS["2-1f1b"]
-    expected = next(play(names[:1], ALONE, 1))
+    right = next(play(names[:1], ALONE, 1))
     other = next(play(names[3:4], ALONE, 1))
     found = list(play(names, two, 1, limit=100.0))
-    verdicts = [judge(one, other if one.name == "trials/differs" else expected).outcome for one in found]
+    verdicts = [judging.judge(one, other if one.name == "trials/differs" else right).outcome for one in found]
     assert verdicts == ["exact", "crash", "hang", "wrong", "exact"]

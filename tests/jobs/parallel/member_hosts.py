@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import ranks
-import torch
+
+from support.lazy import Lazy
+
+torch = Lazy("torch")
 
 
 class Place:

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
 
-torch = pytest.importorskip("torch")
-
-import ranks  # noqa: E402
-
-from support.runner_project import Project, project  # noqa: E402, F401
+from support.runner_project import Project, project  # noqa: F401
 
 pytestmark = pytest.mark.torch
 HEAVY = pytest.mark.heavy

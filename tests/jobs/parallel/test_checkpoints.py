@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
 
-torch = pytest.importorskip("torch")
+import trainshed.parallel as pipe
+from support.lazy import Lazy
 
-import ranks  # noqa: E402
-
-import trainshed.parallel as pipe  # noqa: E402
+torch = Lazy("torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_pipeline")]
 

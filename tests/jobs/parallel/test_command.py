@@ -9,10 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-import ranks  # noqa: E402
+import ranks
 
 pytestmark = pytest.mark.torch
 

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
 
-torch = pytest.importorskip("torch")
+from support.extras import needs
+from support.free_ports import free_ports
+from support.lazy import Lazy
+from support.notice_jobs import Train
+from trainshed.contract.wire.pipeline import read_settings, without_effect
+from trainshed.parallel.errors import NotServed, PipelineError
 
-import ranks  # noqa: E402
-
-from support.extras import needs  # noqa: E402
-from support.free_ports import free_ports  # noqa: E402
-from support.notice_jobs import Train  # noqa: E402
-from trainshed.contract.wire.pipeline import read_settings, without_effect  # noqa: E402
-from trainshed.parallel.errors import NotServed, PipelineError  # noqa: E402
-from trainshed.parallel.grid import layout  # noqa: E402
+torch = Lazy("torch")
+grid = Lazy("trainshed.parallel.grid")
 
 pytestmark = pytest.mark.torch
 
@@ -165,14 +165,14 @@ def test_a_script_in_the_style_of_amazons_mnist_example_trains_evaluates_saves_a
 
 
 def test_ranks_are_placed_as_amazons_documentation_has_it() -> None:
-    cluster = layout(8, 2, "cluster")
+    cluster = grid.layout(8, 2, "cluster")
     assert [(place.replica, place.pipeline) for place in cluster[:4]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    spread = layout(8, 2, "spread")
+    spread = grid.layout(8, 2, "spread")
     assert [rank for rank, place in enumerate(spread) if place.replica == 0] == [0, 4]
-    assert layout(8, 2, "DPT") == cluster
-    assert layout(8, 2, "TPD") == spread
+    assert grid.layout(8, 2, "DPT") == cluster
+    assert grid.layout(8, 2, "TPD") == spread
     with pytest.raises(PipelineError, match="6 ranks cannot be split into pipelines of 4"):
-        layout(6, 4, "cluster")
+        grid.layout(6, 4, "cluster")
 
 
 def test_settings_are_read_by_either_name_and_wrong_ones_are_named() -> None:

@@ -8,13 +8,13 @@ from unittest.mock import patch
 
 import pytest
 
-torch = pytest.importorskip("torch")
+import trainshed.parallel as pipe
+from support.lazy import Lazy
+from trainshed.parallel.errors import PipelineError
 
-import float8_workers  # noqa: E402
-
-import trainshed.parallel as pipe  # noqa: E402
-from trainshed.parallel import float8  # noqa: E402
-from trainshed.parallel.errors import PipelineError  # noqa: E402
+torch = Lazy("torch")
+float8_workers = Lazy("float8_workers")
+float8 = Lazy("trainshed.parallel.float8")
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_pipeline")]
 INSTALLED = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is not installed")

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from array import array
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
+from trainshed.parallel.errors import TraceMismatch
 
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from trainshed.parallel.engine.batch import digest  # noqa: E402
-from trainshed.parallel.errors import TraceMismatch  # noqa: E402
-from trainshed.parallel.record.subject import Subject  # noqa: E402
-from trainshed.parallel.record.trace import Trace  # noqa: E402
-from trainshed.parallel.replay.gates import UnitGates  # noqa: E402
-from trainshed.parallel.replay.replay import StageForward  # noqa: E402
+torch = Lazy("torch")
+nn = Lazy("torch.nn")
+small_modules = Lazy("small_modules")
+checkpoints = Lazy("torch.utils.checkpoint")
+batches = Lazy("trainshed.parallel.engine.batch")
+subjects = Lazy("trainshed.parallel.record.subject")
+traces = Lazy("trainshed.parallel.record.trace")
+gating = Lazy("trainshed.parallel.replay.gates")
+replays = Lazy("trainshed.parallel.replay.replay")
 
 pytestmark = pytest.mark.torch
-CPU = torch.device("cpu")
-
-
-class Holder(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module, self.handler = module, None
-
-    def attach(self, handler: Any) -> None:
-        self.handler = handler
-
-    def forward(self, *args: Any) -> Any:
-        return self.module(*args)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        self.handler.backward([loss])
 
 
 def step(model: Any, x: torch.Tensor) -> torch.Tensor:
@@ -45,15 +29,15 @@ def step(model: Any, x: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def record(model: nn.Module, x: torch.Tensor, units: list[str] | None = None) -> tuple[Holder, Trace]:
-    holder = Holder(model)
+def record(model: nn.Module, x: torch.Tensor, units: list[str] | None = None) -> tuple[small_modules.Holder, traces.Trace]:
+    holder = small_modules.Holder(model)
     names = units or [name for name, module in model.named_modules() if name and not list(module.children())]
-    return holder, Subject(model, step, holder.attach, (holder, x)).record(names)
+    return holder, subjects.Subject(model, step, holder.attach, (holder, x)).record(names)
 
 
-def replay(holder: Holder, trace: Trace, starts: list[int], x: torch.Tensor) -> dict[str, torch.Tensor]:
+def replay(holder: small_modules.Holder, trace: traces.Trace, starts: list[int], x: torch.Tensor) -> dict[str, torch.Tensor]:
     """Gradients of all parameters, from stages that only meet through their boundaries."""
-    gates = UnitGates(holder.module)
+    gates = gating.UnitGates(holder.module)
     gates.put(trace.units)
     ends = [*starts[1:], trace.positions]
     sent: dict[int, torch.Tensor] = {}
@@ -62,7 +46,7 @@ def replay(holder: Holder, trace: Trace, starts: list[int], x: torch.Tensor) -> 
         received = {n: t.detach().requires_grad_(t.requires_grad) for n, t in sent.items()}
         values = {n: t.clone() if n in trace.mutated_values else t.view_as(t) for n, t in received.items()}
         wanted = trace.boundary(last) if last < trace.positions else ()
-        forward = StageForward(trace, gates, CPU, first, last, values, wanted)
+        forward = replays.StageForward(trace, gates, torch.device("cpu"), first, last, values, wanted)
         holder.attach(forward)
         forward.run(step, (holder, x), {})
         sent = {number: forward.values[number] for number in wanted}
@@ -85,7 +69,7 @@ def plain(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_same(model: nn.Module, x: torch.Tensor, cuts: list[int] | None = None) -> Trace:
+def assert_same(model: nn.Module, x: torch.Tensor, cuts: list[int] | None = None) -> traces.Trace:
     expected = plain(model, x)
     holder, trace = record(model, x)
     for cut in cuts or [cut for cut in range(1, trace.positions) if cut not in trace.no_cut]:
@@ -271,7 +255,7 @@ def test_an_activation_checkpoint_is_never_split(reentrant: bool) -> None:
             return self.c(torch.tanh(self.b(x)))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return checkpoint(self.body, x, use_reentrant=reentrant)
+            return checkpoints.checkpoint(self.body, x, use_reentrant=reentrant)
 
     model, x = nn.Sequential(nn.Linear(4, 4), Inner(), nn.Linear(4, 4)), torch.randn(3, 4)
     holder, trace = record(model, x)
@@ -369,39 +353,21 @@ def test_a_change_in_place_after_the_model_reads_no_parameter() -> None:
         return loss
 
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    holder = Holder(model)
-    trace = Subject(model, scaled, holder.attach, (holder, torch.randn(3, 4))).record(["0", "1"])
+    holder = small_modules.Holder(model)
+    trace = subjects.Subject(model, scaled, holder.attach, (holder, torch.randn(3, 4))).record(["0", "1"])
     assert [event.parameters for event in trace.events if event.mutated] == [(), ()]
     assert len(trace.reached) == 4
 
 
-class Remembering(nn.Module):
-    """Makes a mask for each length once, and keeps it; or counts what it has seen in a buffer."""
-
-    def __init__(self, *, masks: bool = False, counts: bool = False) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.masks, self.counts = masks, counts
-        self.made: dict[tuple[int], torch.Tensor] = {}
-        self.calls = array("d")  # planning puts lists and plain numbers back
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        length = x.shape[1]
-        self.calls.append(1)
-        if self.masks and (length,) not in self.made:
-            self.made[(length,)] = torch.ones(length, 4).tril()
-        if self.counts:
-            self.seen.add_(1)
-        h = self.first(x)
-        return self.second(h * self.made[(length,)] if self.masks else h)
-
-
 def test_another_length_is_recorded_in_one_forward_if_it_does_the_same() -> None:
-    for model, forwards in ((Remembering(), 1), (Remembering(masks=True), 2), (Remembering(counts=True), 2)):
+    for model, forwards in (
+        (small_modules.Remembering(), 1),
+        (small_modules.Remembering(masks=True), 2),
+        (small_modules.Remembering(counts=True), 2),
+    ):
         holder, trace = record(model, torch.randn(2, 3, 4), ["first", "second"])
         assert len(model.calls) == 2
-        subject = Subject(model, step, holder.attach, (holder, torch.randn(2, 5, 4)))
+        subject = subjects.Subject(model, step, holder.attach, (holder, torch.randn(2, 5, 4)))
         other = subject.record(["first", "second"], [trace])
         assert len(model.calls) == 2 + forwards
         assert other.structure == trace.structure  # what was made once is in neither
@@ -443,12 +409,12 @@ def test_a_batch_that_differs_in_one_bit_or_in_the_order_has_another_digest() ->
         lambda batch: batch[1][1]["kinds"][2].imag.add_(1),
         lambda batch: batch[1][1]["kinds"].pop(),
     ]
-    found = [digest(made()), *(digest(change(what)) for what in changes)]
-    assert digest(made()) == found[0] and len(set(found)) == len(found)
+    found = [batches.digest(made()), *(batches.digest(change(what)) for what in changes)]
+    assert batches.digest(made()) == found[0] and len(set(found)) == len(found)
     assert all(0 <= one < 2**62 for one in found)
     conjugate = torch.tensor([1 + 2j])
-    assert digest([((conjugate.conj(),), {})]) == digest([((conjugate.conj().resolve_conj(),), {})])
-    assert digest([]) == digest([((torch.empty(0), "text"), {})])
+    assert batches.digest([((conjugate.conj(),), {})]) == batches.digest([((conjugate.conj().resolve_conj(),), {})])
+    assert batches.digest([]) == batches.digest([((torch.empty(0), "text"), {})])
 
 
 def test_what_a_unit_compiles_runs_compiled_and_only_there() -> None:
@@ -548,14 +514,14 @@ def test_the_last_stage_computes_what_follows_modules_of_others() -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(3, 4)
     holder, trace = record(model, x)
     expected = plain(model, x)
-    gates = UnitGates(model)
+    gates = gating.UnitGates(model)
     gates.put(trace.units)
-    forward = StageForward(trace, gates, CPU, 0, 2, {}, (1,))
+    forward = replays.StageForward(trace, gates, torch.device("cpu"), 0, 2, {}, (1,))
     forward.is_last = False
     holder.attach(forward)
     forward.run(step, (holder, x), {})
     received = {1: forward.values[1].detach().requires_grad_()}
-    last = StageForward(trace, gates, CPU, 2, 2, received, ())
+    last = replays.StageForward(trace, gates, torch.device("cpu"), 2, 2, received, ())
     last.is_last = True
     holder.attach(last)
     last.run(step, (holder, x), {})

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
+from kill_starts import Start
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
 
-import ranks  # noqa: E402
-from kill_workers import Start, in_one_process  # noqa: E402
+torch = Lazy("torch")
+kill_workers = Lazy("kill_workers")
 
 pytestmark = pytest.mark.torch
 
@@ -36,7 +38,7 @@ def goes_on(*starts: Start) -> None:
         lines = [json.loads(line) for line in Path(f"{path}.lines").read_text().splitlines()]
     assert [number for number, *_ in lines] == _numbers(starts)
     found = {number: numbers for number, *numbers in lines}
-    expected, state = in_one_process(starts)
+    expected, state = kill_workers.in_one_process(starts)
     torch.testing.assert_close(torch.tensor(list(found.values())), torch.tensor(expected), rtol=1e-6, atol=0)
     for own in states:
         torch.testing.assert_close(own, state, rtol=1e-5, atol=1e-5)

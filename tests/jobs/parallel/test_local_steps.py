@@ -6,10 +6,11 @@ import pickle
 from typing import Any
 
 import pytest
+import ranks
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
 
-import ranks  # noqa: E402 (of the marks)
+torch = Lazy("torch")
 
 pytestmark = pytest.mark.torch
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
+from member_hosts import Hosts, Place, same, served
 
-torch = pytest.importorskip("torch")
+from support.free_ports import free_ports
+from support.lazy import Lazy
 
-import ranks  # noqa: E402
-from member_hosts import Hosts, Place, same, served  # noqa: E402
-
-from support.free_ports import free_ports  # noqa: E402
+torch = Lazy("torch")
 
 pytestmark = pytest.mark.torch
 

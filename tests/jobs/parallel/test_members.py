@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-import ranks  # noqa: E402 (of the marks)
-from member_hosts import Hosts, same, served  # noqa: E402
+import ranks
+from member_hosts import Hosts, same, served
 
 pytestmark = pytest.mark.torch
 

@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-import ranks  # noqa: E402
+import ranks
 
 pytestmark = pytest.mark.torch
 

@@ -4,47 +4,36 @@ from __future__ import annotations
 
 import gc
 import json
-from array import array
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import zoo_names
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
+from trainshed.parallel.errors import PlanError
+from trainshed.parallel.plan.simulate import order, step_seconds
 
-import zoo  # noqa: E402
-from torch import nn  # noqa: E402
-
-from trainshed.parallel.delayed.shapes import ShapesOnly  # noqa: E402
-from trainshed.parallel.errors import PlanError  # noqa: E402
-from trainshed.parallel.plan import planner  # noqa: E402
-from trainshed.parallel.plan.costs import Link  # noqa: E402
-from trainshed.parallel.plan.degrees import choice_lines, choices, chosen, chosen_lines  # noqa: E402
-from trainshed.parallel.plan.of_rank import held_by_ranks, weights_of  # noqa: E402
-from trainshed.parallel.plan.plan_file import Plan, load_plan, model_fingerprint  # noqa: E402
-from trainshed.parallel.plan.planner import make_plan, make_plans  # noqa: E402
-from trainshed.parallel.plan.profile import profile  # noqa: E402
-from trainshed.parallel.plan.runtime import seconds_around, seconds_to_update  # noqa: E402
-from trainshed.parallel.plan.simulate import order, step_seconds  # noqa: E402
-from trainshed.parallel.plan.ways import ways_for  # noqa: E402
-from trainshed.parallel.plan.wish import Wish  # noqa: E402
-from trainshed.parallel.record.subject import Subject  # noqa: E402
+torch = Lazy("torch")
+nn = Lazy("torch.nn")
+zoo = Lazy("zoo")
+small_modules = Lazy("small_modules")
+shapes = Lazy("trainshed.parallel.delayed.shapes")
+links = Lazy("trainshed.parallel.plan.costs")
+degrees = Lazy("trainshed.parallel.plan.degrees")
+holding = Lazy("trainshed.parallel.plan.of_rank")
+plan_files = Lazy("trainshed.parallel.plan.plan_file")
+planning = Lazy("trainshed.parallel.plan.planner")
+profiles = Lazy("trainshed.parallel.plan.profile")
+runtime = Lazy("trainshed.parallel.plan.runtime")
+parallel_ways = Lazy("trainshed.parallel.plan.ways")
+wishes_of = Lazy("trainshed.parallel.plan.wish")
+subjects = Lazy("trainshed.parallel.record.subject")
 
 pytestmark = pytest.mark.torch
-
-
-class Holder(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module, self.handler = module, None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.module(x)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        self.handler.backward([loss])
 
 
 def step(model: Any, x: torch.Tensor) -> torch.Tensor:
@@ -53,25 +42,9 @@ def step(model: Any, x: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def zoo_holder(model: nn.Module) -> Any:
-    """Passes all but `backward` on to the model."""
-
-    class Shown(Holder):
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return self.module(*args, **kwargs)
-
-        def __getattr__(self, name: str) -> Any:
-            try:
-                return super().__getattr__(name)
-            except AttributeError:
-                return getattr(super().__getattr__("module"), name)
-
-    return Shown(model)
-
-
-def subject(module: nn.Module, x: torch.Tensor, device: str = "cpu") -> Subject:
-    holder = Holder(module)
-    return Subject(module, step, lambda h: setattr(holder, "handler", h), (holder, x), {}, torch.device(device))
+def subject(module: nn.Module, x: torch.Tensor, device: str = "cpu") -> subjects.Subject:
+    holder = small_modules.Holder(module)
+    return subjects.Subject(module, step, lambda h: setattr(holder, "handler", h), (holder, x), {}, torch.device(device))
 
 
 def blocks(count: int = 4, width: int = 32) -> nn.Module:
@@ -79,24 +52,24 @@ def blocks(count: int = 4, width: int = 32) -> nn.Module:
 
 
 def test_a_plan_survives_its_file_unchanged(tmp_path: Path) -> None:
-    plan = make_plan(subject(blocks(), torch.randn(8, 32)), Wish(ranks=2, pins={"3": 1}))
+    plan = planning.make_plan(subject(blocks(), torch.randn(8, 32)), wishes_of.Wish(ranks=2, pins={"3": 1}))
     plan.save(str(tmp_path / "plan.json"))
-    assert load_plan(str(tmp_path / "plan.json")) == Plan(**{**plan.__dict__})
-    assert load_plan(str(tmp_path / "plan.json")).to_json() == plan.to_json()
+    assert plan_files.load_plan(str(tmp_path / "plan.json")) == plan_files.Plan(**{**plan.__dict__})
+    assert plan_files.load_plan(str(tmp_path / "plan.json")).to_json() == plan.to_json()
 
 
 def test_stages_may_be_edited_in_the_file_if_they_still_rise(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    make_plan(subject(blocks(), torch.randn(8, 32)), Wish(ranks=2)).save(str(path))
+    planning.make_plan(subject(blocks(), torch.randn(8, 32)), wishes_of.Wish(ranks=2)).save(str(path))
     data = json.loads(path.read_text())
     for number, unit in enumerate(data["units"]):
         unit["stage"] = int(number > 0)
     path.write_text(json.dumps(data))
-    assert load_plan(str(path)).starts() == (0, 1)
+    assert plan_files.load_plan(str(path)).starts() == (0, 1)
     data["units"][-1]["stage"] = 0
     path.write_text(json.dumps(data))
     with pytest.raises(PlanError, match="is on stage 0, after stage 1"):
-        load_plan(str(path))
+        plan_files.load_plan(str(path))
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -105,19 +78,22 @@ def test_stages_may_be_edited_in_the_file_if_they_still_rise(tmp_path: Path) -> 
 def test_a_broken_plan_file_is_an_error_with_the_place(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(PlanError, match=message):
-        load_plan(str(tmp_path / "plan.json"))
+        plan_files.load_plan(str(tmp_path / "plan.json"))
 
 
 def test_the_fingerprint_depends_on_shapes_and_not_on_values() -> None:
-    assert model_fingerprint(nn.Linear(3, 4)) == model_fingerprint(nn.Linear(3, 4))
-    assert model_fingerprint(nn.Linear(3, 4)) != model_fingerprint(nn.Linear(4, 3))
+    assert plan_files.model_fingerprint(nn.Linear(3, 4)) == plan_files.model_fingerprint(nn.Linear(3, 4))
+    assert plan_files.model_fingerprint(nn.Linear(3, 4)) != plan_files.model_fingerprint(nn.Linear(4, 3))
 
 
 def test_a_model_on_the_meta_device_is_planned_by_its_operations() -> None:
     model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]).to("meta")
-    plan = make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=2))
+    plan = planning.make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), wishes_of.Wish(ranks=2))
     assert plan.starts() == (0, 2)
-    assert plan.to_json() == make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=2)).to_json()
+    assert (
+        plan.to_json()
+        == planning.make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), wishes_of.Wish(ranks=2)).to_json()
+    )
 
 
 # What these keep for the backward is a matter of the kernel (an LSTM's workspace), or read once from two places.
@@ -127,37 +103,37 @@ OF_KERNELS = {"lstm", "shared_table", "two_towers"}
 def recorded(name: str, counts: bool) -> list[Any]:
     """What a forward of a model of the zoo does, each module without children a unit of its own."""
     model, inputs, function = zoo.build(name)
-    holder = zoo_holder(model)
-    asked = Subject(model, function, lambda h: setattr(holder, "handler", h), (holder, *inputs), counts=counts)
-    asked.attach(planner._Nothing())
+    holder = small_modules.Shown(model)
+    asked = subjects.Subject(model, function, lambda h: setattr(holder, "handler", h), (holder, *inputs), counts=counts)
+    asked.attach(SimpleNamespace(backward=lambda losses: None))
     units = [path for path, module in model.named_modules() if path and not list(module.children())]
-    with ShapesOnly(model.parameters()) if counts else nullcontext():
-        events = profile(asked, units).events
+    with shapes.ShapesOnly(model.parameters()) if counts else nullcontext():
+        events = profiles.profile(asked, units).events
     told = name not in OF_KERNELS
     return [(e.name, e.position, e.replicated, e.parameters, e.changes, told and e.saved_bytes) for e in events]
 
 
-@pytest.mark.parametrize("name", sorted(set(zoo.ZOO) - {"experts", "data_dependent"}))
+@pytest.mark.parametrize("name", sorted(set(zoo_names.ZOO) - {"experts", "data_dependent"}))
 def test_counting_finds_the_operations_that_are_timed(name: str) -> None:
     assert recorded(name, True) == recorded(name, False)
 
 
 def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
     asked = replace(subject(blocks(8, 512), torch.randn(512, 512)), counts=True)
-    ways = [way for way in ways_for(4, Wish(ranks=4, microbatches=8)) if way.tensor == 1]
-    plans = make_plans(asked, [way.wish for way in ways])
-    assert [plan.pipeline["microbatches"] for plan in plans if isinstance(plan, Plan)] == [8, 4, 2]
-    assert [plan.stages for plan in plans if isinstance(plan, Plan)] == [4, 2, 1]
-    assert plans[0] == make_plan(asked, ways[0].wish)
-    weights = weights_of(asked.root, 2)
-    found = choices(ways, plans, weights, limit_mib=0)
+    ways = [way for way in parallel_ways.ways_for(4, wishes_of.Wish(ranks=4, microbatches=8)) if way.tensor == 1]
+    plans = planning.make_plans(asked, [way.wish for way in ways])
+    assert [plan.pipeline["microbatches"] for plan in plans if isinstance(plan, plan_files.Plan)] == [8, 4, 2]
+    assert [plan.stages for plan in plans if isinstance(plan, plan_files.Plan)] == [4, 2, 1]
+    assert plans[0] == planning.make_plan(asked, ways[0].wish)
+    weights = holding.weights_of(asked.root, 2)
+    found = degrees.choices(ways, plans, weights, limit_mib=0)
     assert [(one.way.stages, one.way.replicas, one.sharded, one.degree) for one in found] == [
         (4, 1, False, 1), (2, 2, False, 1), (2, 2, True, 1), (2, 2, False, 2),
         (1, 4, False, 1), (1, 4, True, 1), (1, 4, False, 2), (1, 4, False, 4),
     ]  # fmt: skip
     whole, shared, halves, quarters = found[4:]
     size = 16 * 512 * 513 * 4 / 2**20
-    (held,) = held_by_ranks(plans[2], ways[2])
+    (held,) = holding.held_by_ranks(plans[2], ways[2])
     assert (held.values, held.gradients, held.states) == pytest.approx((size, size, 2 * size), rel=1e-3)
     # Gradients lie in buckets as well when they are summed, activations are gone by then.
     at_once = max(held.activations, size)
@@ -168,23 +144,23 @@ def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
     )
     assert halves.memory_mib - quarters.memory_mib == pytest.approx(1 / 4 * 4 * size, rel=1e-2)
     assert halves.step_ms > whole.step_ms and quarters.step_ms > whole.step_ms
-    assert chosen(found, 0) in found and chosen_lines(shared, found)[0].startswith(
+    assert degrees.chosen(found, 0) in found and degrees.chosen_lines(shared, found)[0].startswith(
         "chosen: {pipeline_parallel_degree: 1, microbatches: 2, shard_optimizer_state: true}; each of 4 replicas has"
     )
-    assert "sharded_data_parallel_degree: 4}" in chosen_lines(quarters, found)[0]
-    assert choice_lines(found)[-1].split()[:6] == ["1", "1", "4", "all", "by", "4"]
-    tight = choices(ways, plans, weights, limit_mib=int(quarters.memory_mib) + 1)
-    assert chosen(tight, 0).degree == 4
+    assert "sharded_data_parallel_degree: 4}" in degrees.chosen_lines(quarters, found)[0]
+    assert degrees.choice_lines(found)[-1].split()[:6] == ["1", "1", "4", "all", "by", "4"]
+    tight = degrees.choices(ways, plans, weights, limit_mib=int(quarters.memory_mib) + 1)
+    assert degrees.chosen(tight, 0).degree == 4
     with pytest.raises(PlanError, match="than 1 MiB on each: 1 stage with 4 replicas, all sharded by 4, would need 4"):
-        chosen(choices(ways, plans, weights, limit_mib=1), 1)
+        degrees.chosen(degrees.choices(ways, plans, weights, limit_mib=1), 1)
 
 
 def test_a_plan_measures_the_code_beside_modules_and_leaves_no_gate_in_them() -> None:
     asked = subject(blocks(4, 32), torch.randn(8, 32))
     kept = asked.root[0]._compiled_call_impl
     values, state = asked.root.state_dict(), torch.get_rng_state()
-    trace = profile(asked, {"0", "1", "2", "3"})
-    assert 0 < seconds_around(asked, trace) < float("inf")
+    trace = profiles.profile(asked, {"0", "1", "2", "3"})
+    assert 0 < runtime.seconds_around(asked, trace) < float("inf")
     assert asked.root[0]._compiled_call_impl is kept and "_compiled_call_impl" not in vars(asked.root[1])
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, asked.root.state_dict()[name]) for name, value in values.items())
@@ -192,60 +168,47 @@ def test_a_plan_measures_the_code_beside_modules_and_leaves_no_gate_in_them() ->
 
 @pytest.mark.parametrize("states", [0, 1, 2])
 def test_an_optimizers_step_is_measured_for_any_number_of_states(states: int) -> None:
-    update = seconds_to_update(states)
+    update = runtime.seconds_to_update(states)
     assert update.parameter > 0 and update.byte >= 0
 
 
 @pytest.mark.parametrize("name", ["experts", "data_dependent"])
 def test_a_plan_by_counting_says_that_the_forward_asks_for_values(name: str) -> None:
     model, inputs, function = zoo.build(name)
-    holder = zoo_holder(model)
-    asked = Subject(model, function, lambda h: setattr(holder, "handler", h), (holder, *inputs), counts=True)
-    counted, asks, *_ = make_plan(asked, Wish(ranks=1)).notes
+    holder = small_modules.Shown(model)
+    asked = subjects.Subject(model, function, lambda h: setattr(holder, "handler", h), (holder, *inputs), counts=True)
+    counted, asks, *_ = planning.make_plan(asked, wishes_of.Wish(ranks=1)).notes
     assert counted.startswith("operations were counted, not timed") and asks.startswith("the forward asks for values")
 
 
 def test_a_unit_that_dominates_is_named_with_what_would_help() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 8192), nn.Linear(8192, 1)).to("meta")
-    plan = make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=3))
+    plan = planning.make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), wishes_of.Wish(ranks=3))
     assert any(note.startswith("1 alone is") and "no partition can be even" in note for note in plan.notes)
 
 
 def test_where_no_stage_can_be_even_nothing_is_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[tuple[str, ...]] = []
 
-    def counted(of: Subject, units: Any) -> Any:
+    def counted(of: subjects.Subject, units: Any) -> Any:
         measured.append(tuple(units))
-        return profile(of, units)
+        return profiles.profile(of, units)
 
-    monkeypatch.setattr(planner, "profile", counted)
+    monkeypatch.setattr("trainshed.parallel.plan.planner.profile", counted)
     model = nn.Sequential(nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 8192), nn.ReLU()), nn.Linear(8192, 1)).to("meta")
-    make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=3))
+    planning.make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), wishes_of.Wish(ranks=3))
     assert measured and len(measured) == len(set(measured))
 
 
-class Same(nn.Module):
-    """Ends with operations that may return what they were given, as the `logits.float()` of language models does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = blocks()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:  # type: ignore[attr-defined]
-            x = block(x).contiguous()
-        return x.float().to("cpu")
-
-
 def test_an_operation_that_returns_its_argument_holds_no_parameters() -> None:
-    plan = make_plan(subject(Same(), torch.randn(8, 32)), Wish(ranks=4))
+    plan = planning.make_plan(subject(small_modules.Same(blocks()), torch.randn(8, 32)), wishes_of.Wish(ranks=4))
     assert plan.stages == 4 and plan.shared == ()
 
 
 def test_shared_parameters_and_boundaries_are_in_the_plan() -> None:
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
     model[2].weight = model[0].weight
-    plan = make_plan(subject(model, torch.randn(2, 8)), Wish(ranks=2, pins={"1": 0, "2": 1}))
+    plan = planning.make_plan(subject(model, torch.randn(2, 8)), wishes_of.Wish(ranks=2, pins={"1": 0, "2": 1}))
     assert plan.shared == ({"parameter": "0.weight", "stages": [0, 1]},)
     assert plan.boundaries[0]["bytes"] == 2 * 8 * 4
 
@@ -278,24 +241,27 @@ def test_the_simulated_work_is_what_torch_does_in_its_order(ranks: int, virtual:
 
 def test_a_zero_bubble_plan_predicts_a_shorter_step_and_memory_for_what_waits() -> None:
     model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(8)]).to("meta")
-    x, link = torch.empty(512, 4096, device="meta"), Link(1e-5, 1e12)
-    wishes = [Wish(2, 2, schedule, 8, link=link) for schedule in ("interleaved1f1b", "interleavedzerobubble")]
-    plain, split = (make_plan(subject(model, x, "meta"), wish) for wish in wishes)
+    x, link = torch.empty(512, 4096, device="meta"), links.Link(1e-5, 1e12)
+    wishes = [wishes_of.Wish(2, 2, schedule, 8, link=link) for schedule in ("interleaved1f1b", "interleavedzerobubble")]
+    plain, split = (planning.make_plan(subject(model, x, "meta"), wish) for wish in wishes)
     assert plain.starts() == split.starts()
     assert split.predicted["step_ms"] < plain.predicted["step_ms"]
     assert split.predicted["bubble"] < plain.predicted["bubble"]
-    assert Wish(4, 1, "interleavedzerobubble", 8).in_flight() == (4, 4, 4, 4)
-    assert Wish(4, 1, "1f1b", 8).in_flight() == (4, 3, 2, 1)
+    assert wishes_of.Wish(4, 1, "interleavedzerobubble", 8).in_flight() == (4, 4, 4, 4)
+    assert wishes_of.Wish(4, 1, "1f1b", 8).in_flight() == (4, 3, 2, 1)
 
 
 def test_a_v_shaped_plan_keeps_as_much_as_its_order_and_sends_nothing_where_it_turns() -> None:
     model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(8)]).to("meta")
     x = torch.empty(512, 4096, device="meta")
     for schedule in ("zbvzerobubble", "dualpipev"):
-        quick, slow = (make_plan(subject(model, x, "meta"), Wish(1, 2, schedule, 4, link=Link(s, 1e12))) for s in (0, 0.1))
+        quick, slow = (
+            planning.make_plan(subject(model, x, "meta"), wishes_of.Wish(1, 2, schedule, 4, link=links.Link(s, 1e12)))
+            for s in (0, 0.1)
+        )
         assert slow.predicted["step_ms"] - quick.predicted["step_ms"] < 500  # the last messages, no step between the halves
-        assert Wish(4, 2, schedule, 2).in_flight() == (2,) * 7 + (1,)
-    assert Wish(4, 2, "zbvzerobubble", 8).in_flight() == (8, 7, 6, 5, 4, 3, 2, 1)
+        assert wishes_of.Wish(4, 2, schedule, 2).in_flight() == (2,) * 7 + (1,)
+    assert wishes_of.Wish(4, 2, "zbvzerobubble", 8).in_flight() == (8, 7, 6, 5, 4, 3, 2, 1)
 
 
 @pytest.mark.parametrize(("schedule", "virtual"), [("gpipe", 1), ("1f1b", 1), ("interleaved1f1b", 2)])
@@ -309,61 +275,20 @@ def test_the_simulated_bubble_is_the_formulas(schedule: str, virtual: int, micro
     assert 1 - busy[0] / seconds == pytest.approx(formula, abs=1e-9)
 
 
-class Probe(nn.Module):
-    """A layer that notes how many steps of autograd lie behind its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.seen = array("d")  # planning puts lists and plain numbers back
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        waiting = [x.grad_fn] if x.grad_fn is not None else []
-        nodes = set(waiting)
-        while waiting:
-            for node, _ in waiting.pop().next_functions:
-                if node is not None and node not in nodes:
-                    nodes.add(node)
-                    waiting.append(node)
-        self.seen.append(len(nodes))
-        return self.linear(x)
-
-
 def test_measuring_a_layer_costs_the_same_however_many_come_before() -> None:
-    layers = nn.Sequential(*[Probe() for _ in range(40)])
-    make_plan(subject(layers, torch.randn(2, 8)), Wish(ranks=2, atomic=tuple(map(str, range(40)))))
+    layers = nn.Sequential(*[small_modules.Probe() for _ in range(40)])
+    planning.make_plan(subject(layers, torch.randn(2, 8)), wishes_of.Wish(ranks=2, atomic=tuple(map(str, range(40)))))
     assert min(layers[39].seen) == min(layers[2].seen) < max(layers[2].seen) < max(layers[39].seen)
-
-
-class Odd(nn.Module):
-    """Glue that changes views, returns what it was given, and reads far results."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c, self.d = (nn.Linear(16, 16) for _ in range(4))
-        self.same, self.inner = nn.Identity(), nn.ReLU(inplace=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first = self.a(x)
-        kept = self.same(first)
-        assert kept is first
-        half = first.view(-1, 2, 8)[:, 0]
-        half.mul_(2)
-        second = self.b(first)
-        second[:, 3] += 1
-        third = self.inner(self.c(second + first))
-        third.add_(kept)
-        return self.d(third.unflatten(1, (2, 8)).flatten(1)) + self.d(kept)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_what_is_measured_is_the_forward_that_is_recorded(ranks: int) -> None:
-    net, x = Odd(), torch.randn(6, 16)
+    net, x = small_modules.Odd(), torch.randn(6, 16)
     before = net(x)
     profiled = subject(net, x)
     measured: set[str] = set()  # a layer is so small that one measurement may round to nothing
     for _ in range(5):
-        plan = make_plan(profiled, Wish(ranks=ranks, atomic=("a", "b", "c", "d", "same", "inner")))
+        plan = planning.make_plan(profiled, wishes_of.Wish(ranks=ranks, atomic=("a", "b", "c", "d", "same", "inner")))
         measured |= {unit.unit for unit in plan.units if unit.backward_ms > 0}
         if measured >= set("abcd"):
             break
@@ -378,8 +303,10 @@ def test_planning_leaves_python_as_it_was() -> None:
         raise ValueError("no forward")
 
     before = gc.get_threshold()
-    make_plan(subject(blocks(), torch.randn(8, 32)), Wish(ranks=2))
+    planning.make_plan(subject(blocks(), torch.randn(8, 32)), wishes_of.Wish(ranks=2))
     assert gc.get_threshold() == before
     with pytest.raises(ValueError, match="no forward"):
-        make_plan(Subject(blocks(), fails, lambda handler: None, (torch.randn(8, 32),)), Wish(ranks=2))
+        planning.make_plan(
+            subjects.Subject(blocks(), fails, lambda handler: None, (torch.randn(8, 32),)), wishes_of.Wish(ranks=2)
+        )
     assert gc.get_threshold() == before

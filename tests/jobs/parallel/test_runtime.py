@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
+from support.paths import ROOT, TOOLKIT
 
-import ranks  # noqa: E402
-import workers  # noqa: E402
-
-from support.paths import ROOT, TOOLKIT  # noqa: E402
+torch = Lazy("torch")
+workers = Lazy("workers")
 
 pytestmark = pytest.mark.torch
 STEPS = 8

@@ -7,11 +7,8 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-import ranks  # noqa: E402
-from linked_hosts import LinkedHosts  # noqa: E402
+import ranks
+from linked_hosts import LinkedHosts
 
 pytestmark = [
     pytest.mark.torch,

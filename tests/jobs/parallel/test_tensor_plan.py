@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
 
-import ranks  # noqa: E402
-from torch import nn  # noqa: E402
-
-from trainshed.parallel.delayed.shapes import ShapesOnly  # noqa: E402
-from trainshed.parallel.engine.tensor.foresight import foresee  # noqa: E402
-from trainshed.parallel.record.subject import Subject  # noqa: E402
+torch = Lazy("torch")
+shapes = Lazy("trainshed.parallel.delayed.shapes")
+foresight = Lazy("trainshed.parallel.engine.tensor.foresight")
+subjects = Lazy("trainshed.parallel.record.subject")
+small_modules = Lazy("small_modules")
 
 pytestmark = pytest.mark.torch
 
@@ -115,28 +115,15 @@ def test_options_that_do_not_go_together_are_refused_before_the_script_runs(
         main([*options, str(tmp_path / "script.py")])
 
 
-class Between(nn.Module):
-    """Two Linears, and between them something that works with parts, or needs the whole."""
-
-    def __init__(self, *, whole: bool) -> None:
-        super().__init__()
-        self.up, self.down, self.whole = nn.Linear(8, 32), nn.Linear(32, 8), whole
-        self.out = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        between = torch.relu(self.up(x))
-        if self.whole:
-            between = between.cumsum(-1)
-        return self.out(torch.tanh(self.down(between)))
-
-
 @pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_plan_sees_pairs_as_a_job_does(counts: bool, whole: bool) -> None:
-    model = Between(whole=whole)
-    subject = Subject(model, lambda x: model(x).square().mean(), lambda handler: None, (torch.randn(4, 8),), counts=counts)
-    with ShapesOnly(model.parameters()) if counts else nullcontext():
-        foreseen = foresee(subject, (2, 4, 3), lambda module: True, ())
+    model = small_modules.Between(whole=whole)
+    subject = subjects.Subject(
+        model, lambda x: model(x).square().mean(), lambda handler: None, (torch.randn(4, 8),), counts=counts
+    )
+    with shapes.ShapesOnly(model.parameters()) if counts else nullcontext():
+        foreseen = foresight.foresee(subject, (2, 4, 3), lambda module: True, ())
     pieces = foreseen.pieces
     seen = {one.module: (one.opens, one.closes) for one in pieces}
     every, none = (2, 4, 3), ()

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
+import test_zoo
+import zoo_names
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
 
-import ranks  # noqa: E402
-import test_zoo  # noqa: E402
-import workers  # noqa: E402
-import zoo  # noqa: E402
+torch = Lazy("torch")
+workers = Lazy("workers")
+zoo = Lazy("zoo")
 
 pytestmark = pytest.mark.torch
 BOTH = ("zbvzerobubble", "dualpipev")
@@ -39,10 +41,10 @@ def test_on_more_ranks_too(degree: int, schedule: str, virtual: int, found: list
     assert not test_zoo.differences(test_zoo.FEW, found)
 
 
-@pytest.mark.on_ranks("workers:pipeline", list(zoo.ODD), 2, world=2)
+@pytest.mark.on_ranks("workers:pipeline", list(zoo_names.ODD), 2, world=2)
 @pytest.mark.parametrize(("schedule", "virtual"), [(schedule, 2) for schedule in BOTH])
 def test_stages_that_cannot_split_run_their_backward_at_once(schedule: str, virtual: int, found: list[Any]) -> None:
-    assert not test_zoo.differences(list(zoo.ODD), found)
+    assert not test_zoo.differences(list(zoo_names.ODD), found)
 
 
 @pytest.mark.on_ranks("workers:v_shaped", ["mlp", "two_towers"], 2, world=2)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
 
-torch = pytest.importorskip("torch")
-safetensors = pytest.importorskip("safetensors.torch")
+from support.lazy import Lazy
 
-import ranks  # noqa: E402
-import weight_workers  # noqa: E402
-
-from trainshed.checkpoint import export_weights  # noqa: E402
+torch = Lazy("torch")
+safetensors = Lazy("safetensors.torch")
+weight_workers = Lazy("weight_workers")
 
 pytestmark = pytest.mark.torch
 
@@ -95,7 +94,7 @@ def test_what_does_not_fit_is_refused_on_all_ranks(played: Played, kind: str, wo
 
 
 def test_a_checkpoint_is_converted_to_a_folder_tensor_by_tensor(tmp_path: Path) -> None:
-    from trainshed.checkpoint import Checkpointer
+    from trainshed.checkpoint import Checkpointer, export_weights
 
     model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(5)])
     with Checkpointer(tmp_path / "checkpoints", model=model) as checkpointer:

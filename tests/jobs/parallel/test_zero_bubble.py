@@ -6,20 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import test_zoo
+import zoo_names
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
 
-import test_zoo  # noqa: E402
-import zoo  # noqa: E402
-from torch import nn  # noqa: E402
-
-from trainshed.parallel.engine import zero_bubble  # noqa: E402
-from trainshed.parallel.engine.zero_bubble import Inseparable, SplitBackward  # noqa: E402
-from trainshed.parallel.plan.lines import whole_lines  # noqa: E402
+torch = Lazy("torch")
+nn = Lazy("torch.nn")
+splits = Lazy("trainshed.parallel.engine.zero_bubble")
+lines_of_plans = Lazy("trainshed.parallel.plan.lines")
+zoo = Lazy("zoo")
+small_modules = Lazy("small_modules")
 
 pytestmark = pytest.mark.torch
 
-Run = tuple[nn.Module, list[torch.Tensor], list[torch.Tensor]]
+Run = tuple[Any, list[Any], list[Any]]
 
 
 def made(build: Callable[[], nn.Module], shapes: list[tuple[int, ...]]) -> Run:
@@ -37,7 +38,7 @@ def gradients(run: Run, split: bool) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(1)
     given = [torch.randn(output.shape, generator=generator) for output in outputs]
     if split:
-        both = SplitBackward(outputs, inputs)
+        both = splits.SplitBackward(outputs, inputs)
         of_inputs = both.run_inputs(given)
         assert all(parameter.grad is None for parameter in module.parameters())
         both.run_parameters()
@@ -56,56 +57,34 @@ def same(have: dict[str, Any], want: dict[str, Any]) -> bool:
     )
 
 
-class Crossed(nn.Module):
-    """Queries from one input, keys and values from another one; the parameter of all three is split."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-
-    def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-        return self.attention(x, memory, memory)[0] + x
-
-
-class Changed(nn.Module):
-    """Parameters that get into a value by changes in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line, self.first, self.scale = nn.Linear(8, 8), nn.Parameter(torch.randn(8)), nn.Parameter(torch.randn(3, 8))
-        self.pair, self.rows = nn.Parameter(torch.randn(2)), nn.Parameter(torch.randn(3, 8))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.line(x)
-        x[0] = self.first
-        x.mul_(self.scale)
-        x[:, 2:4].add_(self.pair)
-        return torch.relu_(x) + torch.cat([self.rows[:1], self.rows[1:]])
+PLAIN: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]]]] = {
+    "layers": (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.LayerNorm(8), nn.Linear(8, 4)), [(2, 3, 8)]),
+    "convolutions": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU(), nn.Conv2d(4, 2, 1)),
+        [(2, 3, 5, 5)],
+    ),
+    "encoder": (lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), [(2, 3, 8)]),
+    "decoder": (lambda: nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True), [(2, 3, 8), (2, 4, 8)]),
+    "experts": (lambda: zoo.Experts(8), [(6, 8)]),
+    "crossed": (lambda: small_modules.Crossed(), [(2, 3, 8), (2, 4, 8)]),
+    "changed": (lambda: small_modules.Changed(), [(3, 8)]),
+    "Apart": (lambda: zoo.Apart(), [(3, 12)]),
+    "PartlyApart": (lambda: zoo.PartlyApart(), [(3, 12)]),
+    "Branches": (lambda: zoo.Branches(), [(3, 12)]),
+    "Hooked": (lambda: zoo.Hooked(), [(3, 12)]),
+}
 
 
-PLAIN: list[tuple[Callable[[], nn.Module], list[tuple[int, ...]]]] = [
-    (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.LayerNorm(8), nn.Linear(8, 4)), [(2, 3, 8)]),
-    (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU(), nn.Conv2d(4, 2, 1)), [(2, 3, 5, 5)]),
-    (lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), [(2, 3, 8)]),
-    (lambda: nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True), [(2, 3, 8), (2, 4, 8)]),
-    (lambda: zoo.Experts(8), [(6, 8)]),
-    (Crossed, [(2, 3, 8), (2, 4, 8)]),
-    (Changed, [(3, 8)]),
-    (zoo.Apart, [(3, 12)]),
-    (zoo.PartlyApart, [(3, 12)]),
-    (zoo.Branches, [(3, 12)]),
-    (zoo.Hooked, [(3, 12)]),
-]
+@pytest.mark.parametrize("name", PLAIN)
+def test_two_parts_give_what_one_backward_gives(name: str) -> None:
+    assert same(gradients(made(*PLAIN[name]), True), gradients(made(*PLAIN[name]), False))
 
 
-@pytest.mark.parametrize(("build", "shapes"), PLAIN)
-def test_two_parts_give_what_one_backward_gives(build: Callable[[], nn.Module], shapes: list[tuple[int, ...]]) -> None:
-    assert same(gradients(made(build, shapes), True), gradients(made(build, shapes), False))
+@pytest.mark.parametrize("kind", ["Apart", "PartlyApart"])
+def test_what_no_input_leads_to_is_found_and_without_that_gradients_would_be_wrong(kind: str) -> None:
+    from trainshed.parallel.engine import zero_bubble
 
-
-@pytest.mark.parametrize("kind", [zoo.Apart, zoo.PartlyApart])
-def test_what_no_input_leads_to_is_found_and_without_that_gradients_would_be_wrong(kind: type[nn.Module]) -> None:
-    run = made(kind, [(3, 12)])
+    run = made(zoo.ODD[kind], [(3, 12)])
     groups = zero_bubble._groups(
         [torch.autograd.graph.get_gradient_edge(output) for output in run[2]],
         {torch.autograd.graph.get_gradient_edge(value).node for value in run[1]},
@@ -115,7 +94,7 @@ def test_what_no_input_leads_to_is_found_and_without_that_gradients_would_be_wro
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zero_bubble, "_groups", lambda *given: [_without_outputs(group) for group in groups])
         lost = gradients(run, True)
-    assert not same(lost, gradients(made(kind, [(3, 12)]), False))
+    assert not same(lost, gradients(made(zoo.ODD[kind], [(3, 12)]), False))
 
 
 def _without_outputs(group: Any) -> Any:
@@ -135,9 +114,11 @@ def test_a_parameters_hooks_are_called_once_and_a_values_hook_counts_once() -> N
 
 def test_parameters_that_are_used_again_further_down_are_named_and_would_be_computed_twice() -> None:
     run = made(zoo.Again, [(3, 12)])
-    with pytest.raises(Inseparable, match="used several times, one after the other") as refused:
-        SplitBackward(run[2], run[1])
+    with pytest.raises(splits.Inseparable, match="used several times, one after the other") as refused:
+        splits.SplitBackward(run[2], run[1])
     assert {id(parameter) for parameter in refused.value.parameters} == {id(parameter) for parameter in run[0].parameters()}
+
+    from trainshed.parallel.engine import zero_bubble
 
     passed: list[int] = []
 
@@ -154,21 +135,21 @@ def test_parameters_that_are_used_again_further_down_are_named_and_would_be_comp
     assert same(found, gradients(made(Watched, [(3, 12)]), False))
 
 
-@pytest.mark.parametrize("name", sorted(zoo.WHOLE))
+@pytest.mark.parametrize("name", sorted(zoo_names.WHOLE))
 def test_what_must_not_run_twice_is_refused_before_it_has_run(name: str) -> None:
     run = made(zoo.WHOLE[name], [(3, 12)])
-    with pytest.raises(Inseparable):
-        SplitBackward(run[2], run[1])
+    with pytest.raises(splits.Inseparable):
+        splits.SplitBackward(run[2], run[1])
     assert same(gradients(run, False), gradients(made(zoo.WHOLE[name], [(3, 12)]), False))
 
 
-@pytest.mark.on_ranks("workers:pipeline", list(zoo.ODD), 2, "interleavedzerobubble", 2, world=2)
+@pytest.mark.on_ranks("workers:pipeline", list(zoo_names.ODD), 2, "interleavedzerobubble", 2, world=2)
 def test_stages_that_cannot_split_run_their_backward_at_once_and_are_named(found: list[Any]) -> None:
-    names = list(zoo.ODD)
+    names = list(zoo_names.ODD)
     assert not test_zoo.differences(names, found)
     for name in names:
         lines = [line for line in found[0][name]["lines"] if "whole backward" in line]
-        assert len(lines) == int(name in zoo.WHOLE), (name, lines)
+        assert len(lines) == int(name in zoo_names.WHOLE), (name, lines)
         assert all(line.startswith("stage 1 runs its whole backward at once") for line in lines)
         assert not any("whole backward" in line for line in found[1][name]["lines"])
     assert found[0]["Again"]["lines"][-1].endswith(": odd.bias and 1 more")
@@ -189,5 +170,5 @@ def test_other_numbers_of_microbatches_than_stages(degree: int, virtual: int, mi
 
 
 def test_the_lines_about_stages_that_do_not_split() -> None:
-    lines = whole_lines({3: ("it is odd", ["a", "b", "c"]), 1: ("it is old", [])})
+    lines = lines_of_plans.whole_lines({3: ("it is odd", ["a", "b", "c"]), 1: ("it is old", [])})
     assert [line.partition("larger: ")[2] for line in lines] == ["it is old", "it is odd: a and 2 more"]

@@ -6,13 +6,13 @@ from functools import cache
 from typing import Any
 
 import pytest
+import zoo_names
 
-torch = pytest.importorskip("torch")
+from support.extras import needs
+from support.lazy import Lazy
 
-import workers  # noqa: E402
-import zoo  # noqa: E402
-
-from support.extras import needs  # noqa: E402
+torch = Lazy("torch")
+workers = Lazy("workers")
 
 pytestmark = pytest.mark.torch
 
@@ -25,8 +25,7 @@ SCHEDULES = [
     ("dualpipev", 2),
 ]
 GRID = [(degree, schedule, virtual) for degree in (2, 3, 4) for schedule, virtual in SCHEDULES]
-# Importing transformers takes most of its models' time; its Trainer trains GPT-2 in test_compat.
-OURS = [name for name, case in zoo.ZOO.items() if name not in zoo.OF_TRANSFORMERS]
+OURS = list(zoo_names.OURS)
 # For stages on four ranks: a tied table, parts that nothing received leads to, a re-used block ...
 FEW = ["two_towers", "reused", "dict_state", "mlp"]
 # No sum is re-ordered where each parameter is read once: then the numbers are the same to the last bit.
@@ -34,7 +33,7 @@ REORDERED = {"tied", "tied_in_glue", "reused", "shared_table", "gpt2", "bert", "
 
 
 @cache
-def _one_process(name: str, microbatches: int = workers.MICROBATCHES) -> dict[str, Any]:
+def _one_process(name: str, microbatches: int = 4) -> dict[str, Any]:
     return workers.one_process(name, microbatches=microbatches, draws=name == "dropout")
 
 
@@ -44,11 +43,11 @@ def _distance(have: torch.Tensor, want: torch.Tensor) -> float:
 
 
 @pytest.mark.heavy
-@pytest.mark.on_ranks("workers:pipeline", list(zoo.ZOO), world="degree")
+@pytest.mark.on_ranks("workers:pipeline", list(zoo_names.ZOO), world="degree")
 @pytest.mark.parametrize(("degree", "schedule", "virtual"), GRID)
 def test_every_model_of_the_zoo_on_every_schedule(degree: int, schedule: str, virtual: int, found: list[Any]) -> None:
     needs("transformers")
-    wrong = differences(list(zoo.ZOO), found)
+    wrong = differences(list(zoo_names.ZOO), found)
     assert not wrong, "\n".join(wrong)
 
 
@@ -70,7 +69,7 @@ def test_other_schedules_give_them_too(degree: int, schedule: str, virtual: int,
     assert not wrong, "\n".join(wrong)
 
 
-def differences(names: list[str], found: list[Any], microbatches: int = workers.MICROBATCHES) -> list[str]:
+def differences(names: list[str], found: list[Any], microbatches: int = 4) -> list[str]:
     """Where the ranks' gradients and parameters are not those of one process."""
     wrong = []
     for name in names:

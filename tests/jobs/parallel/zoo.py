@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import zoo_names
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -416,14 +417,7 @@ def mixtral() -> Case:
     return _language(MixtralForCausalLM(config).train(), use_cache=False)
 
 
-ZOO = {
-    case.__name__: case
-    for case in (
-        mlp, cut_off, cnn, unet, lstm, tied, tied_in_glue, reused, dict_state, two_towers, shared_table, experts,
-        data_dependent, in_place, dropout, gpt2, bert, vit, t5, llama, mixtral,
-    )
-}  # fmt: skip
-OF_TRANSFORMERS = {"gpt2", "bert", "vit", "t5", "llama", "mixtral"}
+ZOO = {name: globals()[name] for name in zoo_names.ZOO}
 
 
 class FourParts(nn.Module):
@@ -558,16 +552,8 @@ class Compiled(Odd):
         return self.product(self.bias, x, self.weight).sin(), x
 
 
-# Special for a backward in two parts. In these it can be split ...
-SPLIT: dict[str, type[Odd]] = {
-    kind.__name__: kind for kind in (Odd, Apart, PartlyApart, Branches, Hooked, FrozenOdd, FrozenBefore)
-}
-# ... and in these not.
-WHOLE: dict[str, type[Odd]] = {
-    kind.__name__: kind
-    for kind in (Again, Checkpointed, CheckpointedReentrant, OnTheSide, OwnFunction, ModuleHooked, Compiled)
-}
-ODD = {**SPLIT, **WHOLE}
+WHOLE: dict[str, type[Odd]] = {name: globals()[name] for name in zoo_names.WHOLE}
+ODD: dict[str, type[Odd]] = {name: globals()[name] for name in zoo_names.ODD}
 
 
 def build(name: str, seed: int = 0) -> Case:
