@@ -48,10 +48,12 @@ def every(
     finite: Callable[[], bool],
     model: str,
     seeds: range = range(COUNT),
+    drawn: str = "",
 ) -> None:
     """Trains on each mutant below this folder: to a usable model, or to a refusal in one line, without one.
 
     make: files by path, and arguments; called in the mutant's folder.   finite: whether the model in the folder is one.
+    drawn: the word with which chance begins, if it is not the program.
     """
     sys.path.insert(0, str(programs.ENTRYPOINTS))
     module: Any = __import__(program)
@@ -59,7 +61,7 @@ def every(
 
     top, trained = Path.cwd(), 0
     for seed in seeds:
-        draw = random.Random(f"{program} {seed}")
+        draw = random.Random(f"{drawn or program} {seed}")
         folder = top / str(seed)
         folder.mkdir()
         os.chdir(folder)

@@ -91,7 +91,7 @@ def finite() -> bool:
 
 def work(group: int) -> None:
     """What the process of a group does, in a folder of its own: twice as many as of other programs."""
-    mutants.every("tabular", make, finite, "model", range(group, 2 * mutants.COUNT, mutants.GROUPS))
+    mutants.every("tabular", make, finite, "model", range(group, 2 * mutants.COUNT, mutants.GROUPS), "table")
 
 
 @pytest.mark.parametrize("group", range(mutants.GROUPS))
