@@ -8,7 +8,6 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +17,7 @@ from torch import nn
 
 import trainshed.parallel as pipe
 from hostile.combinations import MICROBATCHES, Combination
-from trainshed.parallel.engine import planning
+from jobs.parallel.quick import run_and_counted
 from trainshed.parallel.plan import planner
 from trainshed.parallel.replay import dice
 from trainshed.parallel.split import StepOutput, join, rows, split
@@ -244,8 +243,8 @@ def planned_by_seed(seed: str) -> Iterator[None]:
         number = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big")
         return math.exp(random.Random(number).uniform(-9.0, -5.0))
 
-    def profile(subject: Any, units: Any, passes: int = 1) -> Any:
-        trace = measured(subject, units, passes=1)
+    def profile(subject: Any, units: Any) -> Any:
+        trace = counted(subject, units)
         for event in trace.events:
             event.seconds_forward = drawn(event.name) if event.is_unit else 0.0
             event.seconds_backward = 2 * event.seconds_forward
@@ -259,20 +258,10 @@ def planned_by_seed(seed: str) -> Iterator[None]:
         visit(tree)
         return chosen(tree, *rest)
 
-    measured, chosen = planner.profile, planner.choose_units
-    with (
-        patch.object(planner, "profile", profile),
-        patch.object(planner, "choose_units", choose_units),
-        patch.object(planning, "keep_busy", lambda *_: None),
-        patch.object(planning, "measure_link", partial(_no_link)),
-    ):
-        yield
-
-
-def _no_link(_grid: Any) -> Any:
-    from trainshed.parallel.plan.costs import Link
-
-    return Link(latency=0.0, bandwidth=1e12)
+    with run_and_counted():
+        counted, chosen = planner.profile, planner.choose_units
+        with patch.object(planner, "profile", profile), patch.object(planner, "choose_units", choose_units):
+            yield
 
 
 def together() -> bool:

@@ -10,22 +10,22 @@ from hostile.combinations import ALONE, COMBINATIONS
 from hostile.player import Played, play
 from support.lazy import Lazy
 
-torch = Lazy("torch")
-judging = Lazy("hostile.judge")
-kept = Lazy("hostile.results")
-pytestmark = [pytest.mark.torch, pytest.mark.exact]
+torch: Any = Lazy("torch")
+judge: Any = Lazy("hostile.judge")
+results: Any = Lazy("hostile.results")
+pytestmark = pytest.mark.torch
 
 
 def played(*ranks: tuple[Any, ...]) -> Played:
-    return Played("models/topic/case", [_in_tensors(*one) if one[0] == "done" else one for one in ranks])
+    return Played("models/topic/case", [as_tensors(*rank) if rank[0] == "done" else rank for rank in ranks])
 
 
 def done(loss: float, **gradients: float) -> tuple[Any, ...]:
     return "done", loss, gradients
 
 
-def _in_tensors(word: str, loss: float, gradients: dict[str, float]) -> tuple[Any, ...]:
-    return word, {"loss": torch.tensor(loss)}, {"gradients": {n: torch.tensor([g]) for n, g in gradients.items()}}
+def as_tensors(kind: str, loss: float, gradients: dict[str, float]) -> tuple[Any, ...]:
+    return kind, {"loss": torch.tensor(loss)}, {"gradients": {n: torch.tensor([g]) for n, g in gradients.items()}}
 
 
 def expected() -> Played:
@@ -51,25 +51,26 @@ def expected() -> Played:
     ],
 )
 def test_what_ranks_found_is_judged(ranks: tuple[Any, ...], outcome: str) -> None:
-    assert judging.judge(played(*ranks), expected()).outcome == outcome
+    assert judge.judge(played(*ranks), expected()).outcome == outcome
 
 
 def test_a_refusal_without_a_way_over_is_named() -> None:
     refused = ("refused", "PipelineError", "no", "", "")
-    assert "WITHOUT A WAY OVER" in judging.judge(played(refused, refused), expected()).why
+    assert "WITHOUT A WAY OVER" in judge.judge(played(refused, refused), expected()).why
 
 
 def test_misuse_that_nothing_refused_is_wrong() -> None:
-    assert judging.judge(expected(), expected(), misuse=True).outcome == "wrong"
+    assert judge.judge(expected(), expected(), misuse=True).outcome == "wrong"
 
 
 def test_results_are_kept_and_counted(tmp_path: Any) -> None:
-    results = kept.Results(tmp_path)
-    results.put(expected(), "2-1f1b", judging.judge(played(done(1.0, a=2.0, b=3.1)), expected()))
-    text = kept.table(kept.Results(tmp_path), ["models/topic/case", "models/topic/other"], set())
+    kept = results.Results(tmp_path)
+    kept.put(expected(), "2-1f1b", judge.judge(played(done(1.0, a=2.0, b=3.1)), expected()))
+    text = results.table(results.Results(tmp_path), ["models/topic/case", "models/topic/other"], set())
     assert "| 2-1f1b | 0 | 0 | 0 | 0 | 1 | 0 | 1 |" in text and "* `models/topic/case` (2-1f1b): wrong: gradients b" in text
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 def test_a_case_that_ends_badly_costs_no_other() -> None:
     names = [
@@ -80,8 +81,8 @@ def test_a_case_that_ends_badly_costs_no_other() -> None:
         "models/routes/tree_by_recursion",
     ]
     two = COMBINATIONS["2-1f1b"]
-    right = next(play(names[:1], ALONE, 1))
+    alone = next(play(names[:1], ALONE, 1))
     other = next(play(names[3:4], ALONE, 1))
     found = list(play(names, two, 1, limit=100.0))
-    verdicts = [judging.judge(one, other if one.name == "trials/differs" else right).outcome for one in found]
+    verdicts = [judge.judge(one, other if one.name == "trials/differs" else alone).outcome for one in found]
     assert verdicts == ["exact", "crash", "hang", "wrong", "exact"]
