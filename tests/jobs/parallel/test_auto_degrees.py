@@ -90,6 +90,8 @@ distribution: {kind: pipeline, processes_per_host: 4, parameters: {degrees: auto
 """
 
 
+@pytest.mark.spine
+@pytest.mark.exact
 def test_a_job_file_leaves_its_degrees_to_be_chosen(project: Project, alone: list[float]) -> None:  # noqa: F811
     project.write({"script.py": SCRIPT, "job.yaml": JOB})
     done = project.trainshed("run", "job.yaml")
@@ -102,6 +104,7 @@ def test_a_job_file_leaves_its_degrees_to_be_chosen(project: Project, alone: lis
     assert plan["considered"] and plan["predicted"]["chosen"]["memory_mib"] < 500
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(("given", "words"), [
     ({"memory_limit": 4}, ""),
     pytest.param(
@@ -128,6 +131,7 @@ def test_what_is_given_stays_and_memory_forces_a_division(
     assert losses("\n".join(logs)) == pytest.approx(alone, rel=1e-5)
 
 
+@pytest.mark.exact
 def test_a_job_that_starts_again_keeps_its_degrees_where_it_has_as_many_ranks(script: str, tmp_path: Path) -> None:
     settings = environment({"degrees": "auto", "partitions": 2}, SM_CHECKPOINT_DIR=str(tmp_path))
     first, second = (ranks.run_script(2, script, extra=settings) for _ in range(2))

@@ -16,7 +16,7 @@ from support.lazy import Lazy
 
 torch = Lazy("torch")
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_pipeline")]
+pytestmark = [pytest.mark.torch, pytest.mark.safety, pytest.mark.usefixtures("no_pipeline")]
 
 # Saves again and again in forked processes, the n-th of which is killed at its n-th change of the disk; after each the
 # checkpoint is loaded. Says what was loaded, and what lies in the folder at the end.
@@ -62,7 +62,7 @@ print("RESULT " + json.dumps([loaded, sorted(os.listdir(os.path.dirname(path)))]
 """
 
 
-@pytest.mark.parametrize("exchange", ["yes", "no"])
+@pytest.mark.parametrize("exchange", [pytest.param("yes", marks=pytest.mark.spine), "no"])
 def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_checkpoint(exchange: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path / "saves/newest"), exchange]
     done = subprocess.run(command, env=alone(), capture_output=True, text=True, timeout=400)

@@ -32,6 +32,7 @@ print("STARTS", model.plan.starts(), flush=True)
 """
 
 
+@pytest.mark.spine
 def test_a_plan_is_written_without_ranks_edited_and_used_by_the_job(tmp_path: Path) -> None:
     script, plan = tmp_path / "script.py", tmp_path / "plan.json"
     script.write_text(SCRIPT)

@@ -40,6 +40,8 @@ def run_script(world: int, name: str, output: str, parameters: dict[str, Any], *
     return ranks.run_script(world, str(ranks.HERE / name), *arguments, extra=extra, cwd=output)
 
 
+@pytest.mark.spine
+@pytest.mark.exact
 def test_transformers_trainer_trains_gpt2_through_the_model_parallel_path_as_without_it() -> None:
     """Also with labels of other lengths in each microbatch."""
     needs("transformers")
@@ -70,6 +72,7 @@ def test_transformers_trainer_trains_gpt2_through_the_model_parallel_path_as_wit
         torch.testing.assert_close(found[2]["weights"][name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_replicas_of_transformers_trainer_share_its_data_out() -> None:
     """Two of two stages, with eight rows each, train what one process trains with sixteen."""
@@ -119,6 +122,8 @@ if os.environ["RANK"] == "0":
 """
 
 
+@pytest.mark.exact
+@pytest.mark.safety
 def test_a_trainer_in_a_pipeline_that_is_interrupted_ends_with_the_losses_of_one_that_never_was(tmp_path: Path) -> None:
     """It resumes from what transformers has saved, model.safetensors, with the optimizer's state of each rank."""
     needs("transformers")
@@ -148,7 +153,7 @@ def losses_of(job: Train) -> list[float]:
     return json.loads(line)
 
 
-@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.spine), pytest.param(4, marks=pytest.mark.heavy)])
 def test_a_script_in_the_style_of_amazons_mnist_example_trains_evaluates_saves_and_resumes(world: int) -> None:
     with tempfile.TemporaryDirectory() as output:
         logs = run_script(

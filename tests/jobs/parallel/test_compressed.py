@@ -18,8 +18,16 @@ torch = Lazy("torch")
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.exact
 @pytest.mark.on_ranks("compressed_workers:resumed", world=2)
-@pytest.mark.parametrize(("stop", "way"), [(2, ""), (9, ""), (9, "static"), (9, "unused")])
+@pytest.mark.parametrize(
+    ("stop", "way"),
+    [
+        pytest.param(2, "", marks=pytest.mark.spine),
+        (9, ""),
+        *(pytest.param(9, way, marks=pytest.mark.matrix) for way in ("static", "unused")),
+    ],
+)
 def test_interrupted_it_ends_as_if_it_had_not_been(found: list[Any], stop: int, way: str) -> None:
     for one in found:
         assert one["state"] and one["step"] == stop and (one["kept"] > 0) == (stop > 3)
@@ -57,6 +65,7 @@ def test_it_learns_as_well_as_with_whole_gradients(way: str, starts: ranks.Start
     assert max(found) < 0.35 < 2.3, "ten digits by chance: 2.3"
 
 
+@pytest.mark.safety
 def test_ranks_are_told_when_one_is_killed_in_the_middle() -> None:
     with tempfile.TemporaryDirectory() as out, ranks.started(2, "compressed_workers:killed", out=out) as processes:
         for process in processes:

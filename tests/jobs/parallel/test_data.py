@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 import ranks
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 TWO = [0, 0, 1, 1]
 MIXED = [1, 0, 1, 0]  # ranks of a host are not neighbours
 APART = [0, 1, 2, 3]
 UNEVEN = [0, 0, 0, 1]
 EXACT = 2e-6  # sums of floats in another order
-KINDS = ("", "unused", "view", "static", "static unused", "no_sync", "complex", "frozen", "frozen view")
+KINDS = ("unused", "view", "static", "static unused", "no_sync", "complex", "frozen", "frozen view")
 
 
 @pytest.mark.on_ranks("data_workers:compare", world=4)
 @pytest.mark.parametrize(
     ("algorithm", "hosts", "kind", "small"),
     [
-        *(("hierarchical", TWO, kind, False) for kind in KINDS),
+        pytest.param("hierarchical", TWO, "", False, marks=pytest.mark.spine),
+        *(pytest.param("hierarchical", TWO, kind, False, marks=pytest.mark.matrix) for kind in KINDS),
         ("hierarchical", MIXED, "", True),
         ("hierarchical", [0, 0, 0, 0], "", False),
         ("direct", UNEVEN, "unused", False),
@@ -111,6 +112,7 @@ def test_what_cannot_gain_is_left_to_ddp_with_the_reason(found: list[Any]) -> No
     assert said["hosts"] == "hosts has 1 numbers for 4 ranks"
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("algorithm", ["hierarchical", "bf16"])
 def test_ranks_are_told_when_one_is_killed_in_the_middle(algorithm: str) -> None:
     with tempfile.TemporaryDirectory() as out, ranks.started(4, "data_workers:killed", algorithm, TWO, out=out) as processes:

@@ -20,7 +20,7 @@ traces = Lazy("trainshed.parallel.record.trace")
 gating = Lazy("trainshed.parallel.replay.gates")
 replays = Lazy("trainshed.parallel.replay.replay")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 
 def step(model: Any, x: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from support.lazy import Lazy
 torch = Lazy("torch")
 kill_workers = Lazy("kill_workers")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact, pytest.mark.safety]
 
 STAGES: dict[str, Any] = {"partitions": 2}
 PARTS: dict[str, Any] = {"tensor_parallel_degree": 2}
@@ -65,6 +65,7 @@ def _numbers(starts: tuple[Start, ...]) -> list[int]:
     return found
 
 
+@pytest.mark.spine
 @pytest.mark.usefixtures("no_pipeline")
 def test_shards_of_tensor_groups_are_killed_while_they_save_and_go_on_as_one_process() -> None:
     goes_on(Start(4, {**PARTS, **SHARDS}, 2, "written"), Start(1, {}, 4))

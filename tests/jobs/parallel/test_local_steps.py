@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ from support.lazy import Lazy
 
 torch = Lazy("torch")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
+
+variant = partial(pytest.param, marks=pytest.mark.matrix)
 
 OTHERS = "parameters were frozen or unfrozen since LocalSteps was made: call finish() before that, on all hosts"
 
 
+@pytest.mark.spine
 @pytest.mark.on_ranks("local_workers:each_step", world=2)
 def test_an_average_after_each_step_of_sgd_is_ddp(found: list[Any]) -> None:
     assert max(found) < 1e-6
@@ -26,8 +30,9 @@ def test_an_average_after_each_step_of_sgd_is_ddp(found: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("hosts", "dtype", "bits"),
     [
-        *(([0, 1, 2, 3], "float32", 32), ([0, 0, 1, 1], "float32", 32), ([0, 1, 0, 1], "bfloat16", 32)),
-        *(([0, 1, 2, 3], "float32", 8), ([0, 0, 1, 1], "bfloat16", 8), ([0, 1, 2, 3], "float32", 4)),
+        *(([0, 1, 2, 3], "float32", 32), ([0, 0, 1, 1], "bfloat16", 8)),
+        *(variant([0, 0, 1, 1], "float32", 32), variant([0, 1, 0, 1], "bfloat16", 32)),
+        *(variant([0, 1, 2, 3], "float32", 8), variant([0, 1, 2, 3], "float32", 4)),
     ],
 )
 def test_models_are_one_at_exchanges_and_apart_between_them(
@@ -48,7 +53,9 @@ def test_models_are_one_at_exchanges_and_apart_between_them(
 
 
 @pytest.mark.on_ranks("local_workers:summed", world=4)
-@pytest.mark.parametrize(("hosts", "size", "bits"), [(4, 1, 8), (4, 256, 4), (4, 5000, 8), (4, 5000, 4)])
+@pytest.mark.parametrize(
+    ("hosts", "size", "bits"), [variant(4, 1, 8), variant(4, 256, 4), (4, 5000, 8), variant(4, 5000, 4)]
+)
 def test_sums_of_few_bits_lose_little_once_and_nothing_in_the_end(
     found: list[Any], hosts: int, size: int, bits: int
 ) -> None:
@@ -60,7 +67,7 @@ def test_sums_of_few_bits_lose_little_once_and_nothing_in_the_end(
 
 
 @pytest.mark.on_ranks("local_workers:as_published", world=2)
-@pytest.mark.parametrize(("fragments", "overlap"), [(1, 0), (3, 0), (3, 1), (3, 5)])
+@pytest.mark.parametrize(("fragments", "overlap"), [variant(1, 0), variant(3, 0), (3, 1), variant(3, 5)])
 def test_fragments_beside_the_computation_are_those_of_the_paper(found: list[Any], fragments: int, overlap: int) -> None:
     assert max(found) < 1e-6
 
@@ -83,6 +90,7 @@ def test_a_host_goes_on_while_another_has_not_come_to_the_exchange(found: list[A
     assert found == [True, True]
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     ("fragments", "overlap", "when", "noticed"),
     # Two fragments are exchanged after steps 4, 8, ... beside three steps. What host 1 sent off after step 4 may have
@@ -109,7 +117,10 @@ def test_a_host_that_is_killed_ends_the_exchange_with_words(
 @pytest.mark.on_ranks("local_workers:resumed", world=2)
 @pytest.mark.parametrize(
     ("stop", "bits", "fragments", "overlap", "away"),
-    [(10, 32, 1, 0, 0), (13, 32, 1, 0, 0), (13, 8, 1, 0, 0), (13, 4, 3, 2, 1), (11, 32, 3, 4, 3), (10, 4, 1, 2, 1)],
+    [
+        *((13, 32, 1, 0, 0), (13, 4, 3, 2, 1), variant(10, 32, 1, 0, 0)),
+        *(variant(13, 8, 1, 0, 0), variant(11, 32, 3, 4, 3), variant(10, 4, 1, 2, 1)),
+    ],
 )
 def test_interrupted_in_exchanges_and_between_them_it_ends_as_if_it_had_not_been(
     found: list[Any], stop: int, bits: int, fragments: int, overlap: int, away: int

@@ -19,7 +19,7 @@ from support.lazy import Lazy
 
 torch = Lazy("torch")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact, pytest.mark.safety]
 
 STEPS = [4, 8, 12, 16]
 

@@ -40,6 +40,8 @@ def lost_and_new(folder: Path, place: str, how: str) -> list[Any]:
         return [hosts.found(name) for name in "abd"]
 
 
+@pytest.mark.exact
+@pytest.mark.safety
 def test_hosts_that_lose_one_in_an_exchange_go_on_as_if_it_had_said_goodbye(tmp_path: Path, place: str) -> None:
     told = lost_and_new(tmp_path / "leaves", place, "leaves")
     assert [one["error"] for one in told] == [""] * 3
@@ -58,6 +60,8 @@ def test_hosts_that_lose_one_in_an_exchange_go_on_as_if_it_had_said_goodbye(tmp_
         assert "local steps: 3 hosts go on, with d: a, b, d" in a["said"]
 
 
+@pytest.mark.exact
+@pytest.mark.safety
 @pytest.mark.parametrize("how", ["stopped", "stopped after"])
 def test_a_host_that_stood_still_while_others_went_on_gets_their_model(hosts: Hosts, how: str) -> None:
     hosts.start("a", "awaits c")
@@ -78,6 +82,8 @@ def test_a_host_that_stood_still_while_others_went_on_gets_their_model(hosts: Ho
     ) in c["said"]
 
 
+@pytest.mark.exact
+@pytest.mark.safety
 def test_hosts_end_while_one_stands_still_and_a_job_whose_hosts_were_all_lost_begins_anew(hosts: Hosts) -> None:
     for name, how in (("a", ""), ("b", ""), ("c", "stopped")):
         hosts.start(name, how, last=8)
@@ -112,6 +118,7 @@ def test_what_hosts_cannot_do_together_is_said(hosts: Hosts) -> None:
     assert hosts.found("h")["error"].endswith("have left, it is over: give a new one another word (job=...)")
 
 
+@pytest.mark.spine
 def test_a_host_of_another_model_is_refused_and_does_not_count(hosts: Hosts) -> None:
     hosts.start("i", begin=2, last=4)
     hosts.start("j", "other", begin=2, last=4)

@@ -10,13 +10,19 @@ from typing import Any
 import pytest
 import ranks
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 NOBODY = ["never.weight", "never.bias"]
 
 
 @pytest.mark.on_ranks("plain_loop_workers:averaged", "exact", world=4)
-@pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [1, 0, 1, 0], [0, 1, 2, 3], [0, 0, 0, 1], None])
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        pytest.param([0, 0, 1, 1], marks=pytest.mark.spine),
+        *(pytest.param(hosts, marks=pytest.mark.matrix) for hosts in ([1, 0, 1, 0], [0, 1, 2, 3], [0, 0, 0, 1], None)),
+    ],
+)
 def test_gradients_are_the_mean_of_all_ranks_whoever_has_one(found: list[Any], hosts: list[int] | None) -> None:
     for steps in found:
         assert all(worst < 2e-6 and missing == NOBODY for worst, missing in steps), found
@@ -63,6 +69,7 @@ def test_fully_shard_inside_hosts_and_the_mean_between_them_is_hsdp(found: list[
         assert "group= has to be the ranks that have the same shard" in wrong_group
 
 
+@pytest.mark.safety
 def test_ranks_are_told_when_one_is_killed_while_gradients_are_exchanged() -> None:
     with tempfile.TemporaryDirectory() as out, ranks.started(4, "plain_loop_workers:killed", out=out) as processes:
         for process in processes:

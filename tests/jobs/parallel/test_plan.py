@@ -113,6 +113,7 @@ def recorded(name: str, counts: bool) -> list[Any]:
     return [(e.name, e.position, e.replicated, e.parameters, e.changes, told and e.saved_bytes) for e in events]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", sorted(set(zoo_names.ZOO) - {"experts", "data_dependent"}))
 def test_counting_finds_the_operations_that_are_timed(name: str) -> None:
     assert recorded(name, True) == recorded(name, False)

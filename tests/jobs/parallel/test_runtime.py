@@ -31,11 +31,12 @@ def _assert_same_state(found: dict[str, Any], expected: dict[str, Any], toleranc
         torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.exact
 @pytest.mark.on_ranks("workers:train_clipped", STEPS, 0.5, world=4)
 @pytest.mark.parametrize(
     "settings",
     [
-        {**TWO, "ddp": True},
+        pytest.param({**TWO, "ddp": True}, marks=pytest.mark.spine),
         {**TWO, "ddp": True, "placement_strategy": "spread", "shard_optimizer_state": True},
         {**TWO, "ddp": True, "pipeline": "interleavedzerobubble", "virtual_stages": 2},
         {**TWO, "ddp": True, "sharded_data_parallel_degree": 2},
@@ -72,6 +73,7 @@ def test_while_rank_0_measures_the_other_ranks_of_its_host_compute_too(found: li
     assert found == [True, True]
 
 
+@pytest.mark.exact
 @pytest.mark.on_ranks("workers:train_with_dropout", TWO, world=2)
 @pytest.mark.usefixtures("no_pipeline")
 def test_random_numbers_do_not_depend_on_the_number_of_stages(found: list[Any]) -> None:
@@ -80,6 +82,8 @@ def test_random_numbers_do_not_depend_on_the_number_of_stages(found: list[Any]) 
     assert found[0]["losses"] == pytest.approx(alone["losses"], rel=1e-6)
 
 
+@pytest.mark.exact
+@pytest.mark.spine
 @pytest.mark.on_ranks("workers:train_in_parts", [{**TWO, "ddp": True}, {**TWO, "partitions": 4}], "four", 6, world=4)
 def test_four_stages_go_on_from_a_checkpoint_of_two_with_the_same_losses(found: list[Any]) -> None:
     assert found[0]["losses"] == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
@@ -91,6 +95,7 @@ def test_four_stages_go_on_from_a_checkpoint_of_two_with_the_same_losses(found: 
     assert all(int(entry["step"]) == 6 for entry in optimizer.state.values())
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_a_new_start_of_other_ranks_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint")
@@ -99,10 +104,11 @@ def test_a_new_start_of_other_ranks_goes_on_from_a_checkpoint(tmp_path: Path) ->
     assert first + second == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(
     ("world", "degree"),
     [
-        pytest.param(2, 2, marks=pytest.mark.on_ranks("workers:train_sharded", 5, 0.5, world="world")),
+        pytest.param(2, 2, marks=[pytest.mark.spine, pytest.mark.on_ranks("workers:train_sharded", 5, 0.5, world="world")]),
         pytest.param(4, 2, marks=pytest.mark.on_ranks("workers:train_sharded", 5, 0.5, world="world")),
     ],
 )
@@ -119,6 +125,7 @@ def test_a_sharded_model_trains_as_one_process_and_each_rank_holds_its_part(
         assert rank["held"] < 0.7 * sum(parameter.numel() * 4 for parameter in parameters)
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_shards_of_stages_are_replicated_where_replicas_are_more() -> None:
     settings = {**TWO, "microbatches": 2, "ddp": True, "sharded_data_parallel_degree": 2}
@@ -147,6 +154,7 @@ def test_stages_tensor_groups_and_shards_train_as_one_process_and_go_on_with_oth
 SHARDED = {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2, "ddp": True}
 
 
+@pytest.mark.exact
 @pytest.mark.on_ranks("workers:train_in_parts", [TWO, SHARDED, TWO], "sharded", 6, world=2)
 def test_a_sharded_model_goes_on_from_a_pipelines_checkpoint_and_back(found: list[Any]) -> None:
     assert found[0]["losses"] == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
@@ -156,7 +164,7 @@ def test_a_sharded_model_goes_on_from_a_pipelines_checkpoint_and_back(found: lis
 @pytest.mark.parametrize(
     "settings",
     [
-        {"partitions": 2, "microbatches": 2},
+        pytest.param({"partitions": 2, "microbatches": 2}, marks=pytest.mark.spine),
         {"partitions": 2, "microbatches": 2, "pipeline": "interleavedzerobubble"},
         {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2},
         {"partitions": 1, "tensor_parallel_degree": 2, "microbatches": 2},
@@ -175,13 +183,17 @@ def test_in_float16_gradients_come_out_unscaled_and_an_overflow_skips_the_step_e
         assert overflowing["scales"] == [2.0**40, 2.0**39, 2.0**38] and not overflowing["moved"]
 
 
+@pytest.mark.exact
 @pytest.mark.on_ranks("workers:compiled_parts", world=2)
 def test_a_model_that_compiles_parts_of_itself_trains_as_one_that_does_not(found: list[Any]) -> None:
     assert all(found) and all(distance <= 1e-6 for rank in found for distance in rank.values())
 
 
+@pytest.mark.exact
 @pytest.mark.on_ranks("workers:evaluate_then_train", world=2)
-@pytest.mark.parametrize(("schedule", "virtual"), [("interleaved", 1), ("interleavedzerobubble", 2)])
+@pytest.mark.parametrize(
+    ("schedule", "virtual"), [pytest.param("interleaved", 1, marks=pytest.mark.spine), ("interleavedzerobubble", 2)]
+)
 def test_evaluation_and_other_batch_sizes_give_what_the_whole_model_gives(
     schedule: str, virtual: int, found: list[Any]
 ) -> None:
@@ -197,6 +209,7 @@ def test_gradients_accumulate_and_an_overflow_on_one_stage_skips_the_step_on_all
         assert rank == {"doubled": True, "kept": True, "scale": 4.0}
 
 
+@pytest.mark.exact
 @pytest.mark.on_ranks("workers:cut_inside_attention", world=2)
 def test_what_is_sent_keeps_its_layout_so_that_products_add_in_the_same_order(found: list[Any]) -> None:
     assert all(len(rank) >= 4 and set(rank) == {0.0} for rank in found)
@@ -218,6 +231,8 @@ def test_a_script_that_just_ends_lets_gloos_threads_put_down_their_work() -> Non
     assert (done.returncode, done.stdout) == (0, "put down\n"), done.stderr
 
 
+@pytest.mark.spine
+@pytest.mark.safety
 def test_when_one_rank_is_killed_every_rank_ends_with_the_reason() -> None:
     with tempfile.TemporaryDirectory() as out, ranks.started(3, "workers:endless", 3, out=out) as processes:
         for rank, process in enumerate(processes):

@@ -42,6 +42,7 @@ def test_a_link_that_becomes_slow_or_fast_is_noticed_and_gradients_go_as_suits_i
     assert all(worst < 2e-2 for *_, worst in found), found
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("algorithm", ["hierarchical", "bf16"])
 def test_a_link_that_is_cut_for_ten_seconds_only_delays_a_step(hosts: str, algorithm: str) -> None:
     found = ranks.run(4, "link_workers:cut_link", hosts, algorithm, 10.0)

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.torch
 TWO_BY_TWO = {"pipeline_parallel_degree": 2, "tensor_parallel_degree": 2}
 
 
+@pytest.mark.spine
 @pytest.mark.on_ranks("plan_workers:divided_as_planned", TWO_BY_TWO, world=4)
 def test_a_job_plans_with_the_parts_that_its_ranks_then_have(found: list[Any]) -> None:
     divided = sorted({name for one in found for name in one["divided"]})

@@ -18,7 +18,7 @@ torch = Lazy("torch")
 workers = Lazy("workers")
 zoo = Lazy("zoo")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 BOTH = ("zbvzerobubble", "dualpipev")
 STEPS = 6
 
@@ -27,12 +27,14 @@ def settings(schedule: str, degree: int = 2, microbatches: int = 4, **more: Any)
     return {"partitions": degree, "microbatches": microbatches, "pipeline": schedule, **more}
 
 
+@pytest.mark.matrix
 @pytest.mark.on_ranks("workers:pipeline", test_zoo.OURS, 2, world=2)
 @pytest.mark.parametrize(("schedule", "virtual"), [("zbvzerobubble", 2)])
 def test_gradients_and_updated_parameters_equal_those_of_one_process(schedule: str, virtual: int, found: list[Any]) -> None:
     assert not test_zoo.differences(test_zoo.OURS, found)
 
 
+@pytest.mark.matrix
 @pytest.mark.on_ranks("workers:pipeline", test_zoo.FEW, world="degree")
 @pytest.mark.parametrize(
     ("degree", "schedule", "virtual"), [(2, "dualpipev", 2), (4, "dualpipev", 2), (4, "zbvzerobubble", 2)]
@@ -41,6 +43,7 @@ def test_on_more_ranks_too(degree: int, schedule: str, virtual: int, found: list
     assert not test_zoo.differences(test_zoo.FEW, found)
 
 
+@pytest.mark.matrix
 @pytest.mark.on_ranks("workers:pipeline", list(zoo_names.ODD), 2, world=2)
 @pytest.mark.parametrize(("schedule", "virtual"), [(schedule, 2) for schedule in BOTH])
 def test_stages_that_cannot_split_run_their_backward_at_once(schedule: str, virtual: int, found: list[Any]) -> None:
@@ -50,7 +53,12 @@ def test_stages_that_cannot_split_run_their_backward_at_once(schedule: str, virt
 @pytest.mark.on_ranks("workers:v_shaped", ["mlp", "two_towers"], 2, world=2)
 @pytest.mark.parametrize(
     ("schedule", "microbatches"),
-    [("zbvzerobubble", 1), ("dualpipev", 1), ("dualpipev", 2), pytest.param("zbvzerobubble", 8, marks=pytest.mark.heavy)],
+    [
+        pytest.param("zbvzerobubble", 1, marks=pytest.mark.spine),
+        pytest.param("dualpipev", 1, marks=pytest.mark.matrix),
+        pytest.param("dualpipev", 2, marks=pytest.mark.spine),
+        pytest.param("zbvzerobubble", 8, marks=[pytest.mark.heavy, pytest.mark.matrix]),
+    ],
 )
 def test_other_numbers_of_microbatches_than_stages(schedule: str, microbatches: int, found: list[Any]) -> None:
     assert not test_zoo.differences(["mlp", "two_towers"], found, microbatches)
@@ -102,6 +110,7 @@ def test_a_run_goes_on_with_other_schedules_with_the_same_losses(found: list[Any
     assert found[0]["losses"] == pytest.approx(workers.one_process_curve(STEPS, 1e9)["losses"], rel=1e-5)
 
 
+@pytest.mark.safety
 @pytest.mark.heavy
 @pytest.mark.usefixtures("no_pipeline")
 def test_a_killed_run_goes_on_with_another_schedule_and_the_same_random_numbers() -> None:

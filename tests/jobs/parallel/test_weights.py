@@ -17,7 +17,7 @@ torch = Lazy("torch")
 safetensors = Lazy("safetensors.torch")
 weight_workers = Lazy("weight_workers")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 WAYS: dict[str, dict[str, Any]] = {
     "stages": {"partitions": 2, "microbatches": 2},
@@ -43,7 +43,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, starts: ranks.Starts) -> Pl
     return folder, cache(lambda name: starts.do(2, *works[name]))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.spine] * (way == "stages")) for way in WAYS])
 def test_ranks_write_what_they_hold_and_others_read_it(played: Played, way: str) -> None:
     folder, found = played
     first = found(way)[0]
@@ -64,6 +64,7 @@ def test_a_model_without_values_reads_what_its_ranks_will_hold(played: Played) -
     assert sum(held for *_, held in played[1]("wide")) == whole
 
 
+@pytest.mark.safety
 def test_a_disk_that_is_full_on_one_rank_leaves_the_earlier_weights(played: Played) -> None:
     folder, found = played
     for said, same, changed in found("full"):

@@ -18,7 +18,7 @@ lines_of_plans = Lazy("trainshed.parallel.plan.lines")
 zoo = Lazy("zoo")
 small_modules = Lazy("small_modules")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 Run = tuple[Any, list[Any], list[Any]]
 
@@ -143,6 +143,7 @@ def test_what_must_not_run_twice_is_refused_before_it_has_run(name: str) -> None
     assert same(gradients(run, False), gradients(made(zoo.WHOLE[name], [(3, 12)]), False))
 
 
+@pytest.mark.matrix
 @pytest.mark.on_ranks("workers:pipeline", list(zoo_names.ODD), 2, "interleavedzerobubble", 2, world=2)
 def test_stages_that_cannot_split_run_their_backward_at_once_and_are_named(found: list[Any]) -> None:
     names = list(zoo_names.ODD)
@@ -157,9 +158,9 @@ def test_stages_that_cannot_split_run_their_backward_at_once_and_are_named(found
 
 OTHERS = [
     (4, 1, 2),
-    (2, 2, 1),
-    pytest.param(3, 1, 2, marks=pytest.mark.heavy),
-    pytest.param(4, 1, 8, marks=pytest.mark.heavy),
+    pytest.param(2, 2, 1, marks=pytest.mark.matrix),
+    pytest.param(3, 1, 2, marks=[pytest.mark.heavy, pytest.mark.matrix]),
+    pytest.param(4, 1, 8, marks=[pytest.mark.heavy, pytest.mark.matrix]),
 ]
 
 

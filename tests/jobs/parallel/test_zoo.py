@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ from support.lazy import Lazy
 torch = Lazy("torch")
 workers = Lazy("workers")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
+
+spine = partial(pytest.param, marks=pytest.mark.spine)
 
 SCHEDULES = [
     ("simple", 1),
@@ -42,6 +44,7 @@ def _distance(have: torch.Tensor, want: torch.Tensor) -> float:
     return float((have - want).norm() / want.norm().clamp_min(1e-30)) if not torch.equal(have, want) else 0.0
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 @pytest.mark.on_ranks("workers:pipeline", list(zoo_names.ZOO), world="degree")
 @pytest.mark.parametrize(("degree", "schedule", "virtual"), GRID)
@@ -51,6 +54,7 @@ def test_every_model_of_the_zoo_on_every_schedule(degree: int, schedule: str, vi
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.matrix
 @pytest.mark.on_ranks("workers:pipeline", OURS, world="degree")
 @pytest.mark.parametrize(("degree", "schedule", "virtual"), [(2, "interleaved1f1b", 2)])
 def test_gradients_and_updated_parameters_equal_those_of_one_process(
@@ -62,7 +66,7 @@ def test_gradients_and_updated_parameters_equal_those_of_one_process(
 
 @pytest.mark.on_ranks("workers:pipeline", FEW, world="degree")
 @pytest.mark.parametrize(
-    ("degree", "schedule", "virtual"), [(4, "interleaved", 1), (4, "simple", 1), (2, "interleavedzerobubble", 2)]
+    ("degree", "schedule", "virtual"), [(4, "interleaved", 1), spine(4, "simple", 1), spine(2, "interleavedzerobubble", 2)]
 )
 def test_other_schedules_give_them_too(degree: int, schedule: str, virtual: int, found: list[Any]) -> None:
     wrong = differences(FEW, found)

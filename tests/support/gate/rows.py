@@ -15,7 +15,6 @@ ONE_WORKER = {
     "jobs/ray/": "a Ray cluster",
     "images/test_other_engines.py": "daemons of other engines",
     "jobs/compiler/test_compiled_jobs.py": "a compile cache",
-    "jobs/entrypoints/": "trained models",
     "jobs/program/test_requirements.py": "a virtual environment",
     "jobs/data/test_channels.py": "a server of channels",
     "jobs/lineage/test_lineage.py": "a chain of runs",
@@ -37,7 +36,7 @@ ONE_WORKER = {
     "unit/contract/wire/test_variables.py": "parsed sources",
 }
 # Folders whose tests stay with one worker by the file.
-BY_THE_FILE = ("tests/unit/", "tests/jobs/parallel/")
+BY_THE_FILE = ("tests/unit/", "tests/jobs/parallel/", "tests/jobs/entrypoints/")
 # The table of cases, which name the start of ranks that they share.
 TABLE = "tests/jobs/parallel/trust/test_trust.py"
 
