@@ -32,6 +32,7 @@ ONE_WORKER = {
     "unit/parallel/plan/test_partition.py": "torch, imported for little",
     "unit/parallel/test_lazy_face.py": "torch, imported for little",
     "unit/test_architecture.py": "parsed sources",
+    "unit/test_collection.py": "parsed sources",
     "unit/contract/test_exit_status.py": "parsed sources",
     "unit/contract/wire/test_variables.py": "parsed sources",
 }
