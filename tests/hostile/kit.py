@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from jobs.parallel.plans import counted
 from torch import nn
 
 import trainshed.parallel as pipe
 from hostile.combinations import MICROBATCHES, Combination
+from jobs.parallel.plans import counted as counted_costs
 from trainshed.parallel.plan import planner
 from trainshed.parallel.replay import dice
 from trainshed.parallel.split import StepOutput, join, rows, split
@@ -258,7 +258,7 @@ def planned_by_seed(seed: str) -> Iterator[None]:
         visit(tree)
         return chosen(tree, *rest)
 
-    with counted(runs=True):
+    with counted_costs(runs=True):
         counted, chosen = planner.profile, planner.choose_units
         with patch.object(planner, "profile", profile), patch.object(planner, "choose_units", choose_units):
             yield
