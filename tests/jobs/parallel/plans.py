@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from torch.utils.flop_counter import FlopCounterMode
+
 from trainshed.parallel.engine import planning
 from trainshed.parallel.engine.tensor import foresight
 from trainshed.parallel.plan import planner
+from trainshed.parallel.plan import profile as profiles
 from trainshed.parallel.plan.calltree import CallTree
 from trainshed.parallel.plan.costs import Link
 from trainshed.parallel.plan.profile import Profiler, profile
@@ -56,10 +59,13 @@ def counted(*, runs: bool = False) -> Iterator[None]:
             measure_link(grid)
         return Link()
 
+    # As fast as a core of a CPU, beside which the time of messages is what it is in a job.
+    speeds = {"SECONDS_PER_OPERATION": 1e-10, "SECONDS_PER_BYTE": 1e-10, "FlopCounterMode": _Operations}
     replaced = {
+        profiles: speeds,
         planner: {"profile": costs, "CallTree": partial(CallTree, counts=True), "seconds_around": around},
         planning: {"measure_link": link, "keep_busy": keep_busy if runs else lambda *_: None},
-        foresight: {"PASSES": 1, "time": SimpleNamespace(perf_counter=lambda: 0.0)},
+        foresight: {"PASSES": 1, "FlopCounterMode": _Operations, "time": SimpleNamespace(perf_counter=lambda: 0.0)},
         foresight._Seat: {"counts": property(lambda _: True, lambda *_: None)},
         Profiler: {"_measure": measure if runs else _refuse},
     }
@@ -68,6 +74,18 @@ def counted(*, runs: bool = False) -> Iterator[None]:
             for name, value in names.items():
                 stack.enter_context(patch.object(holder, name, value, create=True))
         yield
+
+
+class _Operations(FlopCounterMode):
+    """Counts all, and not by module: what torch attaches to modules for that fails where a forward computes gradients."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.mod_tracker = _Nowhere()  # type: ignore[assignment]
+
+
+class _Nowhere(nullcontext[None]):
+    parents = frozenset(["Global"])
 
 
 def _refuse(*_: Any) -> Any:

@@ -76,11 +76,12 @@ def test_transformers_reads_the_folder(played: Played) -> None:
     from transformers import AutoModelForCausalLM
 
     folder, found = played
+    states = found("pretrained")
     model = AutoModelForCausalLM.from_pretrained(folder / "pretrained")
     assert type(model).__name__ == "LlamaForCausalLM" and model.lm_head.weight is model.model.embed_tokens.weight
     state = model.state_dict()
-    assert state.keys() == found("pretrained")[0].keys()
-    assert all(torch.equal(value, state[name]) for name, value in found("pretrained")[0].items())
+    assert state.keys() == states[0].keys()
+    assert all(torch.equal(value, state[name]) for name, value in states[0].items())
 
 
 @pytest.mark.parametrize(("kind", "words"), [
