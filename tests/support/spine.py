@@ -18,7 +18,7 @@ PLACES = {
         "jobs/runner/test_run_processes.py::test_ranks_of_two_hosts_find_each_other_on_one_machine",
     ),
     "Docker": (
-        "images/test_images.py::test_a_ready_program_trains_without_code_data_network_or_root",
+        "images/test_runner_docker.py::test_one_container_trains_as_its_caller_and_leaves_nothing_of_roots",
         PLAIN,
         "images/test_two_hosts.py::test_tables_are_learnt_on_two_containers_by_the_name_of_a_program",
     ),
@@ -45,7 +45,7 @@ PLACES = {
     "local modes of Amazon's SDKs": (
         "clients/test_sdk2.py::test_a_script_gets_hyperparameters_of_every_type_and_its_channels",
         PLAIN,
-        "clients/test_sdk3.py::test_torchrun_on_two_hosts_adds_up",
+        "clients/test_sdk2.py::test_torch_distributed_on_two_hosts_adds_up",
     ),
     "Amazon SageMaker": ("never run against the service",) * 3,
     "NVIDIA GPUs": ("never run on a GPU by these tests",) * 3,
