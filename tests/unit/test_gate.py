@@ -172,8 +172,9 @@ def test_a_change_reaches_what_imports_it() -> None:
     assert {"clients", "jobs/checkpoint", "jobs/ssh", "jobs/ui"} < set(areas.reached({PACKAGE / "base/errors.py"}))
     assert areas.reached({ROOT / "README.md"}) == []
     assert areas.reached({ROOT / "entrypoints/tabular.py"}) == ["jobs/entrypoints"]
-    assert areas.reached({ROOT / "tests/jobs/tune/test_kills.py"}) == ["jobs/tune"]
-    assert areas.reached({ROOT / "tests/support/own_cluster.py"}) == ["jobs/kubernetes"]
+    assert areas.helped({ROOT / "tests/jobs/tune/test_kills.py"}) == []
+    assert areas.helped({ROOT / "tests/jobs/tune/conftest.py"}) == ["jobs/tune"]
+    assert areas.helped({ROOT / "tests/support/own_cluster.py"}) == ["jobs/kubernetes"]
 
 
 def test_a_share_is_counted_from_one() -> None:

@@ -85,13 +85,19 @@ def changed_files(commit: str) -> set[Path]:
 
 
 def reached(changed: set[Path]) -> list[str]:
-    """The folders that these files reach, sorted."""
+    """The folders that are about something that these files reach, sorted."""
     arrows, ours = file_arrows(), {path for path in changed if PACKAGE in path.parents}
     # Python runs a package's __init__ before any module below it, which no import says.
     inits = [path.parent for path in ours if path.name == "__init__.py" and path.parent != PACKAGE]
     files = reverse_closure(arrows, {*ours, *(path for path in arrows if path.parent in inits)})
-    of_tests = {area for area in AREAS if any(TESTS / area in path.parents for path in changed)}
-    return sorted({*of_tests, *about(files | changed), *_of_support(changed)})
+    return sorted(about(files | changed))
+
+
+def helped(changed: set[Path]) -> list[str]:
+    """The folders whose tests are helped by one of these files: a helper beside them, or a module of tests/support."""
+    helpers = {path for path in changed if not path.name.startswith("test_")}
+    beside = {area for area in AREAS if any(TESTS / area in path.parents for path in helpers)}
+    return sorted(beside | _of_support(helpers))
 
 
 def about(files: Iterable[Path]) -> set[str]:

@@ -47,6 +47,7 @@ def _plan(config: pytest.Config) -> dict[str, Any]:
         "quick": config.getoption("quick"),
         "slice": parse_slice(config.getoption("slice")),
         "reached": areas.reached(changed) if changed else [],
+        "helped": areas.helped(changed),
         "changed": sorted(str(path.relative_to(ROOT)) for path in changed),
     }
 
@@ -85,7 +86,11 @@ def is_wanted(item: pytest.Item, plan: dict[str, Any]) -> bool:
         return True
     if "matrix" in marks:
         return bool(plan["slice"]) and _in_slice(item, marks, plan)
-    return plan["quick"] and (folder(item) in plan["reached"] or (folder(item) == "unit" and "heavy" not in marks))
+    if "heavy" in marks:
+        return plan["quick"] and folder(item) in plan["reached"]
+    file = item.nodeid.partition("::")[0]
+    changed = file in plan["changed"] or folder(item) in (*plan["reached"], *plan["helped"])
+    return plan["quick"] and (changed or folder(item) == "unit")
 
 
 def _in_slice(item: pytest.Item, marks: set[str], plan: dict[str, Any]) -> bool:
@@ -132,8 +137,8 @@ def summary(config: pytest.Config) -> str:
     """One line: which sets ran, what was left out, and how to run that. Empty where all was asked for."""
     plan, out = config.stash[PLAN], config.stash.get(LEFT_OUT, {})
     sets = ["unit tests and the spine"] if plan["quick"] else []
-    if plan["quick"] and plan["reached"]:
-        sets.append(f"{', '.join(plan['reached'])} (reached since {config.getoption('changed')})")
+    if folders := sorted({*plan["reached"], *plan["helped"]}):
+        sets.append(f"{', '.join(folders)} (reached since {config.getoption('changed')})" * plan["quick"])
     if plan["slice"]:
         sets.append(f"slice {config.getoption('slice')} of the matrix")
-    return f"ran {'; '.join(sets)}. Left out {sum(out.values())} tests: make test-all" if sets else ""
+    return f"ran {'; '.join(filter(None, sets))}. Left out {sum(out.values())} tests: make test-all" if sets else ""

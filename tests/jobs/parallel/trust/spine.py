@@ -1,4 +1,4 @@
-"""The cases of the table that run beside the unit tests: of each capability that the table alone covers, a cheap real one."""
+"""Cases of the table that run beside the unit tests: of each capability that the table alone covers, a cheap real one."""
 
 SPINE = (
     "tensor:a_tied_table_of_an_odd_size",
