@@ -22,6 +22,7 @@ from trainshed.parallel.errors import NotServed, PipelineError
 
 torch = Lazy("torch")
 grid = Lazy("trainshed.parallel.grid")
+closeness = Lazy("closeness")
 
 pytestmark = pytest.mark.torch
 
@@ -64,12 +65,10 @@ def test_transformers_trainer_trains_gpt2_through_the_model_parallel_path_as_wit
 
             found[degree]["weights"] = load_file(f"{output}/checkpoint-6/model.safetensors")
     assert ["SAGEMAKER" in found[degree]["trainer"] for degree in (1, 2)] == [False, True]
-    assert found[2]["losses"] == pytest.approx(found[1]["losses"], rel=1e-5)
+    closeness.assert_trained_alike(found[2]["losses"], found[1]["losses"], rtol=1e-5)
     assert found[2]["eval"] == pytest.approx(found[1]["eval"], rel=1e-5)
     assert found[2]["generated"] == found[1]["generated"]
-    assert found[1]["weights"].keys() == found[2]["weights"].keys()
-    for name, value in found[1]["weights"].items():
-        torch.testing.assert_close(found[2]["weights"][name], value, rtol=1e-4, atol=1e-5)
+    closeness.assert_trained_alike(found[2]["weights"], found[1]["weights"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.exact
@@ -89,8 +88,7 @@ def test_replicas_of_transformers_trainer_share_its_data_out() -> None:
             else:
                 run_script(world, "trainer_script.py", output, {"partitions": 2, "microbatches": 4, "ddp": True}, *arguments)
             weights[world] = load_file(f"{output}/checkpoint-6/model.safetensors")
-    for name, value in weights[1].items():
-        torch.testing.assert_close(weights[4][name], value, rtol=1e-4, atol=1e-5)
+    closeness.assert_trained_alike(weights[4], weights[1], rtol=1e-4, atol=1e-5)
 
 
 ENDLESS_TRAINER = """\
@@ -145,7 +143,7 @@ def test_a_trainer_in_a_pipeline_that_is_interrupted_ends_with_the_losses_of_one
     with job("straight", step + 4) as straight:
         assert straight.end() == 0, straight.output
     assert len(losses_of(straight)) == step + 4
-    assert losses_of(last) == pytest.approx(losses_of(straight), rel=1e-6)
+    closeness.assert_trained_alike(losses_of(last), losses_of(straight), rtol=1e-6)
 
 
 def losses_of(job: Train) -> list[float]:

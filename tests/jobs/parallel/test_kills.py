@@ -17,6 +17,7 @@ from support.lazy import Lazy
 
 torch = Lazy("torch")
 kill_workers = Lazy("kill_workers")
+closeness = Lazy("closeness")
 
 pytestmark = [pytest.mark.torch, pytest.mark.exact, pytest.mark.safety]
 
@@ -39,9 +40,9 @@ def goes_on(*starts: Start) -> None:
     assert [number for number, *_ in lines] == _numbers(starts)
     found = {number: numbers for number, *numbers in lines}
     expected, state = kill_workers.in_one_process(starts)
-    torch.testing.assert_close(torch.tensor(list(found.values())), torch.tensor(expected), rtol=1e-6, atol=0)
+    closeness.assert_trained_alike(list(found.values()), expected, rtol=1e-6)
     for own in states:
-        torch.testing.assert_close(own, state, rtol=1e-5, atol=1e-5)
+        closeness.assert_trained_alike(own, state, rtol=1e-5, atol=1e-5)
 
 
 def _run(start: Start, path: Path) -> None:

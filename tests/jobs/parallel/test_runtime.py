@@ -19,16 +19,17 @@ from support.paths import ROOT, TOOLKIT
 
 torch = Lazy("torch")
 workers = Lazy("workers")
+closeness = Lazy("closeness")
 
 pytestmark = pytest.mark.torch
 STEPS = 8
 TWO = {"partitions": 2, "microbatches": 4}
 
 
-def _assert_same_state(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-5) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
+def assert_alike(rank: dict[str, Any], expected: dict[str, Any]) -> None:
+    closeness.assert_trained_alike(rank["losses"], expected["losses"], rtol=1e-5)
+    closeness.assert_trained_alike(rank["norms"], expected["norms"], rtol=1e-4)
+    closeness.assert_trained_alike(rank["state"], expected["state"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.exact
@@ -47,9 +48,7 @@ def test_two_replicas_of_two_stages_train_as_one_process_on_the_global_batch(
 ) -> None:
     expected = workers.one_process_curve(STEPS, 0.5)
     for rank in found:
-        assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-5)
-        assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
-        _assert_same_state(rank["state"], expected["state"])
+        assert_alike(rank, expected)
     parameters = len(list(workers.tied_model().parameters()))
     assert len(found[0]["optimizer"]["state"]) == parameters
     if "shard_optimizer_state" in settings:
@@ -79,14 +78,14 @@ def test_while_rank_0_measures_the_other_ranks_of_its_host_compute_too(found: li
 def test_random_numbers_do_not_depend_on_the_number_of_stages(found: list[Any]) -> None:
     alone = workers.train_with_dropout({"partitions": 1, "microbatches": 4})
 
-    assert found[0]["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+    closeness.assert_trained_alike(found[0]["losses"], alone["losses"], rtol=1e-6)
 
 
 @pytest.mark.exact
 @pytest.mark.spine
 @pytest.mark.on_ranks("workers:train_in_parts", [{**TWO, "ddp": True}, {**TWO, "partitions": 4}], "four", 6, world=4)
 def test_four_stages_go_on_from_a_checkpoint_of_two_with_the_same_losses(found: list[Any]) -> None:
-    assert found[0]["losses"] == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
+    closeness.assert_trained_alike(found[0]["losses"], workers.one_process_curve(6, 1e9)["losses"], rtol=1e-5)
     assert found[0]["names"] == ["checkpoint"]
     model = workers.tied_model()
     model.load_state_dict(found[0]["state"])
@@ -101,7 +100,7 @@ def test_a_new_start_of_other_ranks_goes_on_from_a_checkpoint(tmp_path: Path) ->
     path = str(tmp_path / "checkpoint")
     first = ranks.run(2, "workers:first_part", TWO, 6, 3, path)[0]
     second = ranks.run(4, "workers:other_part", {**TWO, "partitions": 4}, 6, path)[0]
-    assert first + second == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
+    closeness.assert_trained_alike(first + second, workers.one_process_curve(6, 1e9)["losses"], rtol=1e-5)
 
 
 @pytest.mark.exact
@@ -117,9 +116,7 @@ def test_a_sharded_model_trains_as_one_process_and_each_rank_holds_its_part(
 ) -> None:
     expected = workers.one_process_curve(5, 0.5)
     for rank in found:
-        assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-5)
-        assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
-        _assert_same_state(rank["state"], expected["state"])
+        assert_alike(rank, expected)
         parameters = list(workers.tied_model().parameters())
         assert len(rank["optimizer"]["state"]) == len(parameters)
         assert rank["held"] < 0.7 * sum(parameter.numel() * 4 for parameter in parameters)
@@ -131,9 +128,7 @@ def test_shards_of_stages_are_replicated_where_replicas_are_more() -> None:
     settings = {**TWO, "microbatches": 2, "ddp": True, "sharded_data_parallel_degree": 2}
     expected = workers.one_process_curve(4, 0.5)
     for rank in ranks.run(8, "workers:train_clipped", 4, 0.5, settings):
-        assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-5)
-        assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
-        _assert_same_state(rank["state"], expected["state"])
+        assert_alike(rank, expected)
 
 
 @pytest.mark.heavy
@@ -157,7 +152,7 @@ SHARDED = {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2
 @pytest.mark.exact
 @pytest.mark.on_ranks("workers:train_in_parts", [TWO, SHARDED, TWO], "sharded", 6, world=2)
 def test_a_sharded_model_goes_on_from_a_pipelines_checkpoint_and_back(found: list[Any]) -> None:
-    assert found[0]["losses"] == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
+    closeness.assert_trained_alike(found[0]["losses"], workers.one_process_curve(6, 1e9)["losses"], rtol=1e-5)
 
 
 @pytest.mark.on_ranks("workers:in_float16", [1.0, 1024.0, 2.0**40], world=2)

@@ -11,12 +11,14 @@ import pytest
 import ranks
 import test_zoo
 import zoo_names
+from test_runtime import assert_alike
 
 from support.lazy import Lazy
 
 torch = Lazy("torch")
 workers = Lazy("workers")
 zoo = Lazy("zoo")
+closeness = Lazy("closeness")
 
 pytestmark = [pytest.mark.torch, pytest.mark.exact]
 BOTH = ("zbvzerobubble", "dualpipev")
@@ -75,10 +77,7 @@ def test_a_model_with_too_few_parts_gets_a_stage_a_rank(schedule: str, microbatc
 def test_a_table_whose_stages_are_on_one_rank_trains_as_in_one_process(settings: dict[str, Any], found: list[Any]) -> None:
     expected = workers.one_process_curve(STEPS, 0.5)
     for rank in found:
-        assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-5)
-        assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
-        for name, value in expected["state"].items():
-            torch.testing.assert_close(rank["state"][name], value, rtol=1e-5, atol=1e-5)
+        assert_alike(rank, expected)
 
 
 @pytest.mark.on_ranks("workers:train", settings("zbvzerobubble"), 1, world=2)
@@ -93,7 +92,7 @@ def test_a_tied_table_is_held_once(found: list[Any]) -> None:
 @pytest.mark.usefixtures("no_pipeline")
 def test_random_numbers_do_not_depend_on_the_way_of_the_stages(settings: dict[str, Any], found: list[Any]) -> None:
     alone = workers.train_with_dropout({"partitions": 1, "microbatches": 4})
-    assert found[0]["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+    closeness.assert_trained_alike(found[0]["losses"], alone["losses"], rtol=1e-6)
 
 
 @pytest.mark.on_ranks("workers:evaluate_then_train", world=2)
@@ -107,7 +106,7 @@ PARTS = [settings("zbvzerobubble"), settings("interleaved"), settings("dualpipev
 
 @pytest.mark.on_ranks("workers:train_in_parts", PARTS, "turned", STEPS, world=2)
 def test_a_run_goes_on_with_other_schedules_with_the_same_losses(found: list[Any]) -> None:
-    assert found[0]["losses"] == pytest.approx(workers.one_process_curve(STEPS, 1e9)["losses"], rel=1e-5)
+    closeness.assert_trained_alike(found[0]["losses"], workers.one_process_curve(STEPS, 1e9)["losses"], rtol=1e-5)
 
 
 @pytest.mark.safety
@@ -122,4 +121,4 @@ def test_a_killed_run_goes_on_with_another_schedule_and_the_same_random_numbers(
         first = json.loads(Path(f"{path}.0").read_text())
         second = ranks.run(4, "workers:part_after_a_kill", settings("dualpipev", 4), STEPS, path)[0]
     alone = workers.train({"partitions": 1, "microbatches": 4}, STEPS, drop=0.3)["losses"]
-    assert first + second == pytest.approx(alone, rel=1e-6)
+    closeness.assert_trained_alike(first + second, alone, rtol=1e-6)

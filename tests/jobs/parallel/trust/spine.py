@@ -3,7 +3,7 @@
 SPINE = (
     "tensor:a_tied_table_of_an_odd_size",
     "pairs:heads_of_attention",
-    "sequences:blocks_that_run_again",
+    "sequences:forwards_without_gradients",
     "vocabulary:labels_that_are_ignored",
     "mixtures:experts_with_losses_of_their_router",
     "context:a_model_by_hand",
