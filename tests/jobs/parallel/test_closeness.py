@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 def test_a_training_that_uses_up_its_tolerance_is_refused_with_what_to_do() -> None:
     closeness.assert_trained_alike([1.0], [1.0 + 1e-6], rtol=1e-5)
-    with pytest.raises(AssertionError, match="more than a fifth of its tolerance .*make the training contractive"):
+    with pytest.raises(AssertionError, match=r"more than a fifth of its tolerance .*make the training contractive"):
         closeness.assert_trained_alike([1.0], [1.0 + 5e-6], rtol=1e-5)
     with pytest.raises(AssertionError, match="not close"):
         closeness.assert_trained_alike([1.0], [1.0 + 2e-5], rtol=1e-5)
