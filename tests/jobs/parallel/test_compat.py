@@ -124,6 +124,7 @@ if os.environ["RANK"] == "0":
 
 @pytest.mark.exact
 @pytest.mark.safety
+@pytest.mark.timeout(400)  # four trainings, each in processes of its own
 def test_a_trainer_in_a_pipeline_that_is_interrupted_ends_with_the_losses_of_one_that_never_was(tmp_path: Path) -> None:
     """It resumes from what transformers has saved, model.safetensors, with the optimizer's state of each rank."""
     needs("transformers")
