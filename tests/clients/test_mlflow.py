@@ -105,6 +105,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     made.kill()
 
 
+@pytest.mark.timeout(300)  # the start of a server included
 def test_a_run_is_sent_while_it_runs_beside_what_its_script_sends(server: Server, project: Project) -> None:
     project.write({"src/train.py": BOTH, "job.yaml": JOB})
     variables = {"MLFLOW_TRACKING_URI": server.address, "MLFLOW_EXPERIMENT_NAME": "digits"}

@@ -23,6 +23,7 @@ def skeleton(page: str) -> list[str]:
     return [line for line in page.splitlines() if line.startswith(("$ ", "#", "completed ", "stopped "))]
 
 
+@pytest.mark.timeout(600)  # every command of the page, one after the other
 def test_the_page_is_what_the_commands_print(docker: str, cpu_image: str) -> None:
     labelled = ["ps", "--all", "--quiet", "--filter", "label=org.trainshed.run"]
     before = set(docker_cli(*labelled).stdout.split())

@@ -181,6 +181,7 @@ print(f"TRAINED {args.batch_size} {args.lr}", flush=True)
 
 @pytest.mark.spine
 @pytest.mark.torch
+@pytest.mark.timeout(300)  # a search, each probe in a process of its own
 def test_a_run_finds_its_batch_scales_its_rate_and_trains(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(JOB)
