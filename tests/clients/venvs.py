@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FOLDER = Path(os.environ.get("TRAINSHED_TEST_CLIENTS") or HERE.parent.parent / ".venv-clients")
+FOLDER = Path(os.environ.get("TRAINSHED_TEST_CLIENTS") or HERE.parent.parent / ".venv-clients").resolve()
 # What the pins were made from: installed with pip's own choice of the rest under another Python than the pins'.
 PACKAGES = {
     "moto": ["moto[s3]", "flask", "flask-cors"],
