@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_parts import checkpoints, compiling, faults, halves, programs, stages, stops, watching
+from gpu_parts import checkpoints, compiling, faults, halves, programs, stages, stops, tuning, watching
 from gpu_parts.kit import Machine, Row
 
 ALL_MODES = "eager,default,reduce-overhead,max-autotune"
@@ -56,6 +56,7 @@ PARTS = {
     "stops": Part("Stops and hangs", stops.rows, 90),
     "checkpoint": Part("Checkpoints", checkpoints.rows, 90),
     "programs": Part("Ready programs in bfloat16", programs.rows, 90),
+    "tuning": Part("fine_tune.py beside TRL", tuning.rows, 120),
     "watching": Part("Watching a job, and placing it", watching.rows, 75),
     "pipeline": Part("Pipeline", stages.rows, 60),
     "halves": Part("Half precision, and states on the CPU", halves.rows, 90),

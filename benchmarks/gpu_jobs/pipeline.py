@@ -29,10 +29,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--switches", default="", help="settings of the pipeline that are on, with commas between")
     parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
+    parser.add_argument("--divide", choices=["pipeline", "tensor", "auto"], default="pipeline", help="what the ranks divide")
     options = parser.parse_args()
     world = int(os.environ.get("WORLD_SIZE", "1"))
     switches = dict.fromkeys(filter(None, options.switches.split(",")), True)
-    pipe.init({"pipeline_parallel_degree": world, "microbatches": 4, **switches})
+    # `degrees: auto` says what memory the step should take.
+    degrees = {"degrees": "auto"} if options.divide == "auto" else {f"{options.divide}_parallel_degree": world}
+    pipe.init({**degrees, "microbatches": 4, **switches})
     model = pipe.PipelineModel(build(options.width, options.layers))
     make = torch.optim.SGD if options.optimizer == "sgd" else torch.optim.AdamW
     optimizer = pipe.PipelineOptimizer(make(model.parameters(), lr=0.1 if options.optimizer == "sgd" else 1e-4))

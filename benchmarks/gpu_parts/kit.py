@@ -218,7 +218,7 @@ def started(
     )
     environ = {
         **os.environ,
-        "PYTHONPATH": str(TOOLKIT),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(TOOLKIT), os.environ.get("PYTHONPATH")))),
         "SAGEMAKER_BASE_DIR": str(folder),
         "TMPDIR": str(folder / "tmp"),
         **({"CUDA_VISIBLE_DEVICES": ""} if not machine.gpus else {}),

@@ -1,9 +1,12 @@
-"""A pipeline: in one process on one GPU, in two where there are two, beside each other."""
+"""A pipeline in one process on one GPU, and in two where there are two; the memory that was predicted and what it took."""
 
 from __future__ import annotations
 
+import json
+
 from .kit import JOBS, Machine, Row, measured, run, skipped, succeeded
 
+NEAR = 0.1  # of the memory that a step takes
 LIMIT = 2e-3  # of a loss; stages add in another order, in TF32 at worst
 
 
@@ -14,6 +17,7 @@ def rows(machine: Machine) -> list[Row]:
     found = [
         measured("one stage: a step", [1000 * value for value in alone.result["seconds"]], "ms"),
         *_memory("one stage", alone),
+        *_predicted(machine, size),
     ]
     both = run(machine, "stages", JOBS / "pipeline.py", _settings(size, 2), seconds=180)
     if machine.gpus == 1:
@@ -21,6 +25,7 @@ def rows(machine: Machine) -> list[Row]:
         return [
             *found,
             Row("two stages on one GPU", both.said(), goal="refused, with words", met=met),
+            _two_tensor_ranks(machine, size),
             skipped("two stages: a step", "needs two GPUs"),
         ]
     succeeded(both)
@@ -31,6 +36,30 @@ def rows(machine: Machine) -> list[Row]:
         *_memory("two stages", both),
         Row("largest difference of a loss", apart, "", goal=f"at most {LIMIT}", met=apart <= LIMIT),
     ]
+
+
+def _predicted(machine: Machine, size: dict[str, int]) -> list[Row]:
+    """The memory that `degrees: auto` counts, beside what torch's allocator was asked for."""
+    found = []
+    for optimizer in ("sgd", "adamw"):
+        kept = machine.work / f"predicted-{optimizer}"
+        settings = {**_settings(size, 1), "divide": "auto", "optimizer": optimizer}
+        done = succeeded(run(machine, f"auto-{optimizer}", JOBS / "pipeline.py", settings, checkpoints=kept))
+        told = json.loads((kept / "pipeline-plan.json").read_text())["predicted"]["chosen"]["memory_mib"]
+        found.append(Row(f"degrees: auto, {optimizer}: memory predicted", told, "MiB"))
+        if "training" in done.result:
+            taken = done.result["training"] / 2**20
+            apart = abs(told - taken) / taken
+            note = f"{taken:.0f} MiB at most while it trains, {done.result['planning'] / 2**20:.0f} in the first step"
+            goal = f"at most {NEAR}"
+            found.append(Row("predicted and measured, apart", apart, "of it", goal=goal, met=apart <= NEAR, note=note))
+    return found
+
+
+def _two_tensor_ranks(machine: Machine, size: dict[str, int]) -> Row:
+    done = run(machine, "tensor", JOBS / "pipeline.py", {**_settings(size, 2), "divide": "tensor"}, seconds=180)
+    met = done.status != 0 and "GPU" in done.failure
+    return Row("two tensor ranks on one GPU", done.said(), goal="refused, with words", met=met)
 
 
 def _settings(size: dict[str, int], ranks: int) -> dict[str, object]:
