@@ -43,7 +43,7 @@ class Part:
     Attributes:
         title: its heading.
         rows: measures them.
-        seconds: how long that may take on a GPU; a guess until it has been run on one.
+        seconds: how long that may take on a GPU, as an H200 took; a guess for models that no GPU has run.
     """
 
     title: str
@@ -52,14 +52,14 @@ class Part:
 
 
 PARTS = {
-    "faults": Part("What failures say", faults.rows, 90),
+    "faults": Part("What failures say", faults.rows, 60),
     "stops": Part("Stops and hangs", stops.rows, 90),
-    "checkpoint": Part("Checkpoints", checkpoints.rows, 90),
-    "programs": Part("Ready programs in bfloat16", programs.rows, 90),
-    "tuning": Part("fine_tune.py beside TRL", tuning.rows, 120),
-    "watching": Part("Watching a job, and placing it", watching.rows, 75),
-    "pipeline": Part("Pipeline", stages.rows, 60),
-    "halves": Part("Half precision, and states on the CPU", halves.rows, 90),
+    "checkpoint": Part("Checkpoints", checkpoints.rows, 110),
+    "programs": Part("Ready programs in bfloat16", programs.rows, 60),
+    "tuning": Part("fine_tune.py beside TRL", tuning.rows, 110),
+    "watching": Part("Watching a job, and placing it", watching.rows, 110),
+    "pipeline": Part("Pipeline", stages.rows, 100),
+    "halves": Part("Half precision, and states on the CPU", halves.rows, 100),
     "gpt2": Part("torch.compile: GPT-2, 124M", partial(compiling.rows, model="gpt2", modes=ALL_MODES), 300),
     "resnet": Part("torch.compile: ResNet-50", partial(compiling.rows, model="resnet", modes=ALL_MODES), 300),
     "llama": Part("torch.compile: Llama-like, 350M", partial(compiling.rows, model="llama", modes=ALL_MODES), 400),

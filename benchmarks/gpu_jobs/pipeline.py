@@ -35,7 +35,8 @@ def main() -> None:
     switches = dict.fromkeys(filter(None, options.switches.split(",")), True)
     # `degrees: auto` says what memory the step should take.
     degrees = {"degrees": "auto"} if options.divide == "auto" else {f"{options.divide}_parallel_degree": world}
-    pipe.init({**degrees, "microbatches": 4, **switches})
+    states = 0 if options.optimizer == "sgd" else 2
+    pipe.init({**degrees, "microbatches": 4, "optimizer_states": states, **switches})
     model = pipe.PipelineModel(build(options.width, options.layers))
     make = torch.optim.SGD if options.optimizer == "sgd" else torch.optim.AdamW
     optimizer = pipe.PipelineOptimizer(make(model.parameters(), lr=0.1 if options.optimizer == "sgd" else 1e-4))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from _device import CUDA, tell
 
-EXAMPLES = 4000
+EXAMPLES = 700
 
 
 def answers(size: int) -> Iterator[str]:
@@ -85,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--make", action="store_true")
-    for name, value in (("width", 1024), ("layers", 12), ("characters", 1600), ("max_steps", 100), ("batch_size", 16)):
+    for name, value in (("width", 1024), ("layers", 12), ("characters", 1600), ("max_steps", 40), ("batch_size", 16)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--max_length", type=int, default=512)
     parser.add_argument("--learning_rate", type=float, default=1e-4)

@@ -38,7 +38,7 @@ def rows(machine: Machine) -> list[Row]:
 
 def _method(machine: Machine, folder: Path, method: str, rate: float) -> list[Row]:
     shared = {
-        "max_steps": machine.pick(100, 3), "batch_size": machine.pick(16, 2), "max_length": machine.pick(512, 64),
+        "max_steps": machine.pick(40, 3), "batch_size": machine.pick(16, 2), "max_length": machine.pick(512, 64),
         "learning_rate": rate, "method": method,
     }  # fmt: skip
     own = {"bf16": str(machine.gpus > 0).lower(), "lora_dropout": 0, "warmup_ratio": 0, "log_interval": 1}

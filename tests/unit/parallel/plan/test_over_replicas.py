@@ -50,7 +50,7 @@ def plan(*stages: dict[str, Any]) -> Any:
 
 def way(ranks: int = 4, stages: int = 1, tensor: int = 1, **wish: Any) -> Any:
     terms = ways.Terms(hosts=links.Hosts(0, between=tables.Link(0.0, 1e9, wish.pop("sums_all", True))))
-    every = ways.ways_for(ranks, wishes.Wish(ranks=ranks, microbatches=ranks, **wish), terms)
+    every = ways.ways_for(ranks, wishes.Wish(ranks=ranks, microbatches=ranks, **{"on_cpus": True, **wish}), terms)
     return next(one for one in every if (one.stages, one.tensor) == (stages, tensor))
 
 
@@ -61,6 +61,13 @@ def test_what_is_kept_is_shared_out_and_buckets_are_there_when_activations_are_g
     assert over.replicated(way(1), one).memory_mib == 160 + 30
     assert over.replicated(way(), one, states_shared=True).memory_mib == 160 - 60 + 40
     assert over.replicated(way(), plan(entry(40, 40, 80, 70))).memory_mib == 160 + 70
+
+
+def test_on_a_gpu_adam_makes_a_tensor_as_large_as_each_parameter() -> None:
+    """Measured with AdamW on an H200: docs/gpu.md."""
+    one = plan(entry(40, 40, 80, 30))
+    assert over.replicated(way(1, on_cpus=False), one).memory_mib == 160 + 40
+    assert over.replicated(way(1, on_cpus=False, optimizer_states=1), one).memory_mib == 160 + 30
     # A stage's parameters and gradients are whole in a step, beside the parts; of several stages the fullest counts.
     two = plan(entry(40, 40, 80, 50), entry(20, 20, 40, 90))
     # Gradients are there once more in the order in which they are sent, and in a copy that gloo sums.

@@ -81,7 +81,8 @@ def replicated(way: Way, plan: Plan, *, states_shared: bool = False) -> Step:
         if states_shared:
             sent += way.replica_link.spread(held.values * _MIB, way.replicas, held.number)
             states, update = states / way.replicas, update / way.replicas
-        memory = held.values + held.gradients + states + max(held.activations, _buckets(way, held))
+        stepping = _stepping(way, held, way.replicas if states_shared else 1)
+        memory = held.values + held.gradients + states + max(held.activations, _buckets(way, held), stepping)
         ranks.append(_Rank(memory, sent, update + _touched(way, copied)))
     return _step(way, plan, ranks)
 
@@ -96,7 +97,8 @@ def stages_sharded(way: Way, plan: Plan, degree: int) -> Step:
         copied = held.values * _GATHERED_OF_STAGES + held.gradients * _SCATTERED
         # Put in the order in which they are sent, gradients are there once more; gloo sums all in a copy of its own.
         again = held.gradients * (2 if link.sums_all else 1)
-        memory = held.parameters / degree + held.values + held.gradients + max(held.activations, again)
+        more = max(held.activations, again, _stepping(way, held, degree))
+        memory = held.parameters / degree + held.values + held.gradients + more
         ranks.append(_Rank(memory, sent, _touched(way, copied) + _update(way, held, degree)))
     return _step(way, plan, ranks)
 
@@ -162,6 +164,12 @@ def _buckets(way: Way, held: Held) -> float:
         return 0.0
     one_by_one = way.stages == 1 and way.tensor > 1
     return min(held.gradients, BUCKET_BYTES / _MIB) if one_by_one else held.gradients
+
+
+def _stepping(way: Way, held: Held, degree: int) -> float:
+    """MiB that the optimizer's step makes. On a GPU torch's AdamW and its like go over all parameters at once (`foreach`), and
+    make a tensor as large as each of them."""
+    return 0.0 if way.wish.on_cpus or way.wish.optimizer_states < 2 else held.gradients / degree
 
 
 def _agreed(way: Way, more: int = 0) -> Sent:
