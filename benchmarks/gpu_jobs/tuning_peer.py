@@ -38,8 +38,14 @@ def make(folder: Path, width: int, layers: int, characters: int) -> None:
         (folder / channel / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     demo_data.write_model(folder / "model", texts[:500])
     sizes = {"hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers}
-    heads = {"num_attention_heads": max(1, width // 64), "num_key_value_heads": max(1, width // 64), "head_dim": min(64, width)}
-    config = AutoConfig.from_pretrained(folder / "model", **sizes, **heads, max_position_embeddings=1024, initializer_range=0.02)
+    heads = max(1, width // 64)
+    more = {
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": min(64, width),
+        "initializer_range": 0.02,
+    }
+    config = AutoConfig.from_pretrained(folder / "model", **sizes, **more, max_position_embeddings=1024)
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder / "model")
 

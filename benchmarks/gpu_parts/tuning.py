@@ -25,8 +25,8 @@ def rows(machine: Machine) -> list[Row]:
         return [skipped("fine_tune", f"without {', '.join(missing)}")]
     folder = machine.work / "tuning"
     folder.mkdir()
-    sizes = ["--width", machine.pick("1024", "64"), "--layers", machine.pick("12", "2"), "--characters", machine.pick("1600", "200")]
-    _script(machine, folder, "--make", *sizes)
+    width, layers, characters = machine.pick(("1024", "12", "1600"), ("64", "2", "200"))
+    _script(machine, folder, "--make", "--width", width, "--layers", layers, "--characters", characters)
     found = []
     for method, needs, rate in (("full", (), 1e-4), ("lora", ("peft",), 1e-3)):
         if any(importlib.util.find_spec(name) is None for name in needs):

@@ -167,8 +167,8 @@ def _buckets(way: Way, held: Held) -> float:
 
 
 def _stepping(way: Way, held: Held, degree: int) -> float:
-    """MiB that the optimizer's step makes. On a GPU torch's AdamW and its like go over all parameters at once (`foreach`), and
-    make a tensor as large as each of them."""
+    """MiB that the optimizer's step makes. On a GPU torch's AdamW and its like go over all parameters at once (`foreach`),
+    and make a tensor as large as each of them."""
     return 0.0 if way.wish.on_cpus or way.wish.optimizer_states < 2 else held.gradients / degree
 
 
