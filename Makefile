@@ -62,9 +62,12 @@ prepare: .venv/ready  ## the image and the environments of SDKs that some tests 
 check: .venv/ready  ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
+# The pages of the site, in their folders.
+SITE := README.md CHANGELOG.md CONTRIBUTING.md LICENSE docs entrypoints/README.md images/README.md examples benchmarks/README.md
 docs: .venv/ready  ## the documentation as a site in build/docs
 	.venv/docs/bin/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m venv .venv/docs
 	.venv/docs/bin/python -m pip install -q --disable-pip-version-check 'zensical>=0.0.73'
+	rm -rf build/pages && mkdir -p build/pages && cp -r --parents $(SITE) build/pages
 	.venv/docs/bin/zensical build --strict
 
 setup: .venv/ready  ## the virtual environment that all of these use
