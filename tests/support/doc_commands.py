@@ -32,7 +32,9 @@ def commands(page: Path) -> list[Command]:
         if match := _FENCE.match(line):
             fence = match[1] if fence is None else None
             continue
-        text = line if fence in _SHELL and fence is not None else line[4:] if line.startswith("    ") and fence is None else ""
+        text = (
+            line if fence in _SHELL and fence is not None else line[4:] if line.startswith("    ") and fence is None else ""
+        )
         if goes_on:
             last = found.pop()
             found.append(Command(page, last.line, f"{last.text[:-1]} {text.strip()}"))

@@ -16,7 +16,12 @@ from support.doc_commands import Command, commands
 from support.offenders import check_each
 from support.paths import DOCS, ENTRYPOINTS, ROOT, TOOLKIT
 
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
+# tests/images runs first-five-minutes.md, and compares what is printed.
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in DOCS.glob("*.md") if page.stem != "first-five-minutes"),
+    *sorted((ROOT / "examples").glob("*/README.md")),
+]
 # Commands that are not run, by what they need, and where else that is tested.
 ELSEWHERE = {
     r"^pip install": "a package index; .ci/run and images/",
@@ -28,7 +33,8 @@ ELSEWHERE = {
     r"export mlflow|export tensorboard": "packages of their own: tests/jobs/tracking",
     r"^trainshed plan\b|examples/(trainer|ddp|pipeline|lightning|parameter_server)": "torch: tests/jobs/parallel, examples",
     r"^trainshed profile RUN": "a run that runs: tests/jobs/profiler",
-    r"--compiler|--find-batch-size|checkpoint convert": "torch: tests/jobs/compiler, checkpoint",
+    r"--compiler|--find-batch-size|trainshed.checkpoint ": "torch: tests/jobs/compiler, checkpoint",
+    r"run image_classification": "torch: tests/jobs/entrypoints",
     r"tune stop|steps stop": "something that runs: tests/jobs/tune, steps",
 }
 CLUSTER = re.compile(r"trainshed run\b.*--on (?!here)")
@@ -37,23 +43,35 @@ STAND_INS = (
     (r"RUN \.\.\.", "RUN"),
     (r"RUN RUN", "RUN OTHER"),
     (r"\[(-[^\]]*)\]", r"\1"),
-    (r"\b(native|compiled)-\.\.\.", "digits"),
+    (r"\b(native|compiled)-\.\.\.", "RUN"),
     (r"\bdigits-2026[-0-9]*", "RUN"),
     (r"\btag a b c\b", "tag RUN OTHER"),
     (r"\bPLACE\b", "data"),
     (r"/shared/team|\bDIR\b", "runs"),
     (r"\bURI\b|\bFILE\b", "made.txt"),
-    (r"checkpoint (list|verify|prune) FOLDER", r"checkpoint \1 checkpoints"),
+    (r"digits:2", "digits:1"),
+    (r"best\(accuracy\)", "best(loss)"),
+    (r"--definitions job.yaml", "--definitions measured.yaml"),
+    (r"(kubernetes|sagemaker) job.yaml|job.yaml (?=.*kubernetes)", r"\1 image.yaml "),
     (r"\bFOLDER\b", "made"),
     (r"(?<=report )/opt/ml", "RUN"),
 )
 TUNE = """\
 name: digits
 job: job.yaml
-search: {learning-rate: {low: 0.01, high: 0.2}}
+search: {lr: {low: 0.01, high: 0.2}}
 objective: minimize loss
 strategy: random
 max_jobs: 2
+"""
+# What a job needs to go to a cluster or to the service.
+AWAY = """\
+image: example.org/me/training:1
+sagemaker:
+  role: arn:aws:iam::123456789012:role/training
+  instance_type: ml.m5.large
+  output: s3://bucket/models
+  code: s3://bucket/code.tar.gz
 """
 
 
@@ -85,13 +103,18 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("reader")
     project = home / "project"
     (project / "data").mkdir(parents=True)
-    (project / "data/rows.csv").write_text("age,income\n" + "".join(f"{20 + n},{'low' if n % 3 else 'high'}\n" for n in range(60)))
+    (project / "data/rows.csv").write_text(
+        "age,income\n" + "".join(f"{20 + n},{'low' if n % 3 else 'high'}\n" for n in range(60))
+    )
     shutil.copy(project / "data/rows.csv", project / "adult.csv")
-    shutil.copytree(ROOT / "examples/steps", project, dirs_exist_ok=True, ignore=shutil.ignore_patterns("train.py"))
+    shutil.copytree(ROOT / "examples/steps", project / "steps")
     (project / "tune.yaml").write_text(TUNE)
-    (project / "train.log").write_text("{'loss': 0.69, 'lr': 0.1}\n" * 300)
+    (project / "train.log").write_text("loss='loss': 0.69\n" * 300)
     shell("trainshed init", project)
-    shell("trainshed run job.yaml --name digits", project)
+    job = (project / "job.yaml").read_text()
+    (project / "image.yaml").write_text(f"{job}\n{AWAY}")
+    (project / "measured.yaml").write_text(job + "\nmetric_definitions: [{Name: loss, Regex: \"'loss': ([0-9.]+)\"}]\n")
+    shell("trainshed run job.yaml --name digits --tag group=digits --tag draft=yes", project)
     shell("trainshed run job.yaml --name other", project)
     yield project
 
@@ -103,10 +126,21 @@ def environment(project: Path) -> dict[str, str]:
     return {**kept, "PATH": path, "HOME": str(project.parent), "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1"}
 
 
+def folder_of(command: Command, project: Path) -> Path:
+    """Where a reader types it: steps have a folder of their own."""
+    steps = command.page.parent.name == "steps" or "trainshed steps" in command.text
+    return project / "steps" if steps else project
+
+
 def shell(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command in bash; it must end with 0."""
     done = subprocess.run(
-        ["bash", "-c", text], cwd=folder, env=environment(folder), capture_output=True, text=True, stdin=subprocess.DEVNULL
+        ["bash", "-c", text],
+        cwd=folder,
+        env=environment(folder.parent if folder.name == "steps" else folder),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, f"{text}: exit status {done.returncode}\n{(done.stdout + done.stderr)[-1500:]}"
     return done
@@ -123,9 +157,16 @@ def typed(command: Command, project: Path) -> str:
     return f"{text.partition(' #')[0]} --dry-run" if CLUSTER.search(text) and "--dry-run" not in text else text
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(not elsewhere(one) for one in commands(page))], ids=str)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if any(not elsewhere(one) for one in commands(page))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_the_commands_of_a_page_work_one_after_the_other(page: Path, reader: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(reader, project, symlinks=True)
 
-    check_each([one for one in commands(page) if not elsewhere(one)], lambda one: shell(typed(one, project), project))
+    check_each(
+        [one for one in commands(page) if not elsewhere(one)],
+        lambda one: shell(typed(one, project), folder_of(one, project)),
+    )

@@ -39,6 +39,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "jobs/checkpoint": ("checkpoint", "autopatch"),
     "jobs/compiler": ("compiler", "container/compiler"),
     "jobs/data": ("data", "container/data_seen.py"),
+    "jobs/docs": ("cli", "runner/tools", "/docs/", "/README.md", "/examples/"),
     "jobs/elastic": ("container/roster", "container/launchers"),
     "jobs/entrypoints": ("algorithms", "contract/ready_programs.py", "/entrypoints/"),
     "jobs/examples": ("/examples/",),

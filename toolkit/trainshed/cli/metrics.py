@@ -126,6 +126,8 @@ def _defined(path: str) -> list[tuple[str, str]]:
             found = yaml.safe_load(file)
         if isinstance(found, dict) and ("metric_definitions" in found or "MetricDefinitions" in found):
             found = found.get("metric_definitions") or found.get("MetricDefinitions")
+        elif isinstance(found, dict) and "program" in found:
+            raise ValueError("it is a job file without metric_definitions")
         pairs = list(found.items() if isinstance(found, dict) else [(one["Name"], one["Regex"]) for one in found])
         if not all(isinstance(text, str) for pair in pairs for text in pair):
             raise TypeError("a name or a regular expression is not a text")

@@ -25,7 +25,7 @@ import random
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=20)
-parser.add_argument("--learning-rate", type=float, default=0.1)
+parser.add_argument("--lr", type=float, default=0.1)
 arguments = parser.parse_args()
 
 checkpoint = os.path.join(os.environ["SM_CHECKPOINT_DIR"], "state.json")
@@ -44,8 +44,8 @@ for epoch in range(first, arguments.epochs):
     for x, y in points:
         error = slope * x + offset - y
         loss += error * error / len(points)
-        slope -= arguments.learning_rate * error * x / 100
-        offset -= arguments.learning_rate * error / 100
+        slope -= arguments.lr * error * x / 100
+        offset -= arguments.lr * error / 100
     print(f"metric loss={loss:.5f} epoch={epoch}", flush=True)
     with open(unfinished, "w") as file:
         json.dump([slope, offset, epoch + 1], file)
