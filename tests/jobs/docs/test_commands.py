@@ -14,7 +14,7 @@ import pytest
 
 from support.doc_commands import Command, commands
 from support.offenders import check_each
-from support.paths import DOCS, ENTRYPOINTS, ROOT, TOOLKIT
+from support.paths import DOCS, ROOT, TOOLKIT
 
 # tests/images runs first-five-minutes.md, and compares what is printed.
 PAGES = [
