@@ -25,7 +25,7 @@ from .display.follow import follow, logs_of, tagged
 from .job import read
 from .job.job import Job
 from .job.nodes import Node
-from .state.stored import Stored, every, load
+from .state.stored import Stored, every, load, newest
 from .state.stored import find as find_stored
 
 
@@ -195,9 +195,9 @@ def run(
     return training.wait(echo=echo, check=check) if wait else training
 
 
-def find(run: str = "") -> Training:
-    """A run by its name, the beginning of that, or its folder; the newest one for "". Raises TrainshedError."""
-    return Training(find_stored(run, os.environ))
+def find(run: str | None = None) -> Training:
+    """A run by its name, the beginning of that, or its folder; this folder's newest for None. Raises TrainshedError."""
+    return Training(newest(os.environ, _say, acts=True) if run is None else find_stored(run, os.environ))
 
 
 def runs() -> list[Training]:
