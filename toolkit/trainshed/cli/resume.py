@@ -29,6 +29,7 @@ def add_arguments(parser: Parser) -> None:
         "--env", action="append", default=[], metavar="K=V",
         help="change a variable; K alone takes yours",
     )  # fmt: skip
+    parser.add_argument("--again", action="store_true", help="also a run that has completed: train on, pack again")
     parser.add_argument("--detach", action="store_true", help="run in the background")
 
 
@@ -54,7 +55,7 @@ def run(options: Namespace) -> int:
         )
 
     stored = run_of(options)
-    again = to_resume(stored, os.environ, say, change)
+    again = to_resume(stored, os.environ, say, change, again=options.again)
     if options.detach:
         from trainshed.runner.control.detached import start
 

@@ -117,11 +117,15 @@ class Training:
         stop(self._load(), os.environ, _say, kill=kill)
         return self
 
-    def resume(self, *, wait: bool = True, echo: bool = True, check: bool = True) -> Training:
-        """Takes it up again in its own folder, with its checkpoints. Raises TrainshedError, JobError, JobFailed."""
+    def resume(self, *, again: bool = False, wait: bool = True, echo: bool = True, check: bool = True) -> Training:
+        """Takes it up again in its own folder, with its checkpoints; with `again` also where it has completed.
+
+        Raises:
+            TrainshedError, JobError, JobFailed.
+        """
         run = self._load()
-        again = to_resume(run, os.environ, _say)
-        start(again.job, os.environ, again=again, on=place_of(run))
+        made = to_resume(run, os.environ, _say, again=again)
+        start(made.job, os.environ, again=made, on=place_of(run))
         return self.wait(echo=echo, check=check) if wait else self
 
     def clone(self) -> str:

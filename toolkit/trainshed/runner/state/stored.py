@@ -253,7 +253,8 @@ def _below_runs() -> list[str]:
 
 def _in(folders: Iterable[str]) -> list[Stored]:
     """The runs in some folders, each once, oldest first."""
-    once = {os.path.realpath(folder): folder for folder in reversed(dict.fromkeys(folders))}  # a link to a run is no second one
+    # A link to a run is no second one.
+    once = {os.path.realpath(folder): folder for folder in reversed(dict.fromkeys(folders))}
     runs = [run for run in map(load, reversed(once.values())) if run.status or run.about]
     return sorted(runs, key=lambda run: str(run.status.get("CreationTime", "")))
 
