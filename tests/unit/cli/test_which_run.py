@@ -51,6 +51,7 @@ class Folders:
         Path(made.folder, "job.json").write_text(json.dumps(described(made)))
         path = Path(made.folder, "status.json")
         told = {**json.loads(path.read_text()), "TrainingJobStatus": "Completed", "SecondaryStatus": "Completed"}
+        told["Trainshed"]["Runner"]["Started"] = 1  # its runner is gone
         path.write_text(json.dumps(told))
         index.note(made, os.environ)
         return made

@@ -65,7 +65,7 @@ def _show(options: Namespace) -> int:
         return EXIT_SUCCESS
     if not options.csv:
         if not series:
-            print(f"{stored.name} has no metrics (yet); docs/metrics.md says where they come from")
+            print(f"{stored.name} has no metrics{'' if stored.ended else ' yet'}; docs/metrics.md says where they come from")
         _table(series)
         return EXIT_SUCCESS
     import csv

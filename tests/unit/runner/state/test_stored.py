@@ -124,7 +124,7 @@ def test_the_time_between_an_end_and_a_new_start_is_not_part_of_the_duration(run
         told.update(TrainingJobStatus="Completed", TrainingEndTime=iso(run.started + 1710))
 
     stored = change(run.folder, "status.json", edit)
-    assert facts_of(stored, labels.of_job(stored))["duration"] == 15.0
+    assert facts_of(stored, labels.Labels())["duration"] == 15.0
     assert row_of("key", stored)["paused"] == 1695.0
 
 

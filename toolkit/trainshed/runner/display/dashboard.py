@@ -133,7 +133,7 @@ def _head(view: View) -> str:
 def _metrics(view: View, width: int, bars: str) -> list[str]:
     names = [name for group in groups(list(view.curves)) for _, name in group.members][:MOST_METRICS]
     if not names:
-        return ["no metrics yet"]
+        return ["no metrics" if view.run.ended else "no metrics yet"]
     label = min(24, max(map(len, names)))
     drawn = []
     for name in names:
