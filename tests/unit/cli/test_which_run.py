@@ -95,11 +95,11 @@ def test_what_acts_takes_no_run_of_another_folder_and_lists_what_there_is(
     def check(command: str) -> None:
         assert main(command.split()) == 2
         said = capsys.readouterr().err
-        assert "this folder has no runs" in said and "name the run" in said
+        assert "this folder has no run of its own" in said and "name the run" in said
         assert f"other in {folders.of_b.folder}, mine in {folders.of_a.folder}" in said
 
     check_each(ACTS, check)
-    with pytest.raises(TrainshedError, match="this folder has no runs"):
+    with pytest.raises(TrainshedError, match="this folder has no run of its own"):
         api.find()
 
 
@@ -135,6 +135,18 @@ def test_the_newest_run_of_this_folder_is_meant(folders: Folders, capsys: pytest
 
 
 @pytest.mark.safety
+def test_a_trial_and_a_step_are_not_taken_for_the_run_that_was_meant(
+    folders: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for whole, part, file in (("tunes/t", "trials/0001", "tune.json"), ("pipelines/p", "runs/train-1", "pipeline.json")):
+        folders.run("a", f"part-{file[0]}", output=f"{whole}/{part}")
+        Path(whole, file).write_text("{}")
+    assert main(["stop"]) == 0 and "mine has ended" in capsys.readouterr().err
+    assert main(["status"]) == 0 and "part-p" in capsys.readouterr().out, "looking at it does no harm"
+    assert main(["stop", "part-t"]) == 0 and "part-t has ended" in capsys.readouterr().err
+
+
+@pytest.mark.safety
 def test_an_empty_name_means_no_run(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
     """`trainshed rm "$RUN"` with a variable that is not set."""
     folders.enter("a")
@@ -149,6 +161,9 @@ def test_an_empty_name_means_no_run(folders: Folders, capsys: pytest.CaptureFixt
     assert os.path.isdir(folders.of_a.folder) and os.path.isdir(folders.of_b.folder)
     with pytest.raises(TrainshedError, match="is empty"):
         api.find("")
+    Path("train.py").write_text("")
+    assert main(["run", "train.py", "--from-run", ""]) == 2
+    assert "--from-run: is empty: is a variable not set?" in capsys.readouterr().err
 
 
 NAMED = [

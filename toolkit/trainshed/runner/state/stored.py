@@ -152,6 +152,12 @@ class Stored:
         return (status, f"{phase}, {self.submitted}") if self.submitted else None
 
     @property
+    def is_part(self) -> bool:
+        """Whether it is a trial of a tuning job or a step of a pipeline, which have commands of their own."""
+        whole = os.path.dirname(os.path.dirname(self.folder))
+        return any(os.path.isfile(f"{whole}/{name}") for name in ("tune.json", "pipeline.json"))
+
+    @property
     def in_containers(self) -> bool:
         """Whether its hosts are containers."""
         return bool(self.about.get("containers")) and not self.on_ssh and not self.on_kubernetes
@@ -301,19 +307,19 @@ def newest(environ: Mapping[str, str], say: Callable[[str], None], *, acts: bool
 
     Args:
         say: told which run is shown, and from where, if it is one of another folder.
-        acts: what is done changes or starts something: no run of another folder is taken.
+        acts: what is done changes or starts something: no run of another folder is taken, and no trial or step.
 
     Raises:
         NoRunError: there is none.
     """
-    if here := of_here(environ):
+    if here := [run for run in of_here(environ) if not (acts and run.is_part)]:
         return here[-1]
     others = sorted(every(environ)[::-1], key=lambda run: acts and run.ended)
     if not others:
         raise NoRunError("there are no runs, neither in ./runs nor in the index", hint="start a run: trainshed run SCRIPT")
     if acts:
         there = some([_told(run) for run in others], 3)
-        raise NoRunError(f"this folder has no runs; there is {there}", hint="name the run that you mean")
+        raise NoRunError(f"this folder has no run of its own; there is {there}", hint="name the run that you mean")
     say(f"this folder has no runs: this is {_told(others[0])}")
     return others[0]
 
