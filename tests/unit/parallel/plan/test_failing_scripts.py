@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import trainshed
 from support.command_line import answer
 from support.offenders import check_each
-from trainshed.parallel.plan import command
+
+pytestmark = pytest.mark.torch  # `plan` loads it
 
 INIT = "import os\n\nprint(os.environ['SM_CHECKPOINT_DIR'])\n"
 CASES = {
@@ -49,7 +51,7 @@ def test_the_error_of_a_script_is_told_with_its_place_and_is_no_defect(
 
 
 def test_a_defect_of_ours_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside = os.path.join(os.path.dirname(os.path.dirname(command.__file__)), "engine", "made_up.py")
+    inside = os.path.join(os.path.dirname(trainshed.__file__), "parallel", "engine", "made_up.py")
     (tmp_path / "train.py").write_text(f"exec(compile('1 / 0', {inside!r}, 'exec'))\n")
     monkeypatch.setattr(sys, "path", sys.path[:])
     done = answer(["plan", "train.py", "--stages", "2"], tmp_path, os.environ)
