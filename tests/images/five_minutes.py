@@ -134,11 +134,14 @@ def play(session: Session, wheel: Path, image: str) -> None:
         logs = [path for path in session.folder.glob(f"runs/{name}/logs/algo-1.log") if path.parts[-3] not in but]
         return sum(path.read_text(errors="replace").count("metric loss=") for path in logs)
 
-    say("## Install, and train something")
+    say(
+        "## Install, and train something\n\n"
+        "`trainshed` is the checkout; `pip install git+ADDRESS` does the same without one."
+    )
     # Without --ignore-installed pip would take the trainshed out of the environment that the tests run in.
     pip = f"{sys.executable} -m pip install --quiet --no-deps --no-index --ignore-installed"
     offline = f"{pip} --prefix {session.folder}/.venv {wheel}"
-    run("pip install trainshed", instead=offline)
+    run("pip install ./trainshed", instead=offline)
     run("trainshed init")
     run("trainshed run job.yaml", lines=12)
     say(

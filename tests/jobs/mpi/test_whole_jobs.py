@@ -217,6 +217,18 @@ def test_mpirun_that_starts_nothing_is_a_failure(hosts):
     assert job.failure(0).startswith("LaunchError: mpirun ended without starting all ranks")
 
 
+@pytest.mark.safety
+def test_hosts_whose_ranks_are_never_started_are_no_success(hosts):
+    """Open MPI loses a daemon that finds too few cores to bind to, and ends; no rank was there that could have failed."""
+    many = str((os.cpu_count() or 1) + 2)
+    options = {"sagemaker_mpi_custom_mpi_options": "--bind-to core", "sagemaker_mpi_num_of_processes_per_host": many}
+    job = hosts(2, STARTED, **options)
+    job.start()
+    assert all(code != 0 for code in job.exit_codes()), job.all_output()
+    assert all(job.failure(number).startswith("LaunchError: mpirun ") for number in range(2))
+    assert "started" not in job.all_output().replace("has not started", "") and "SUCCESS" not in job.all_output()
+
+
 def test_the_users_options_decide_where_ranks_go_and_labels_follow(hosts):
     job = hosts(2, STARTED, sagemaker_mpi_custom_mpi_options="-np 3 --map-by node")
     job.start()

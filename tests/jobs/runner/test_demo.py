@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +27,21 @@ def test_the_demo_trains_without_torch_data_or_network(project: Project, kept: b
         assert (again.status, "already holds a job" in again.stderr) == (1, True)
     else:
         assert list(project.folder.iterdir()) == []
+
+
+@pytest.mark.safety
+def test_the_demo_leaves_the_machines_own_folders_alone(project: Project) -> None:
+    """It once made /opt/ml on the machine of whoever tried it."""
+    before = Path("/opt/ml").exists()
+    done = project.trainshed("demo", TRAINSHED_ENTRYPOINTS="/nowhere", TMPDIR=str(project.folder), SAGEMAKER_BASE_DIR="")
+    assert done.status == 0, done.output
+    assert Path("/opt/ml").exists() == before and list(project.folder.iterdir()) == []
+
+
+@pytest.mark.torch
+def test_the_demo_trains_the_network_in_a_checkout(project: Project) -> None:
+    pytest.importorskip("sklearn")
+    (project.folder / "ml").mkdir()
+    done = project.trainshed("demo", SAGEMAKER_BASE_DIR=str(project.folder / "ml"), TRAINSHED_ENTRYPOINTS="")
+    assert done.status == 0 and "a network on handwritten digits" in done.stderr, done.output
+    assert "#011" not in done.output and list((project.folder / "ml/model").iterdir())

@@ -122,10 +122,10 @@ def test_only_what_is_over_can_be_taken_up_again(training: Project) -> None:
 def test_a_secret_that_was_plain_text_must_be_given_again(training: Project) -> None:
     done = training.trainshed("run", "count.py", "--hp", "until=2", "--env", "API_TOKEN=hunter22")
     assert done.status == 0, done.output
-    done = training.command("resume")
+    done = training.command("resume", "--again")
     assert done.status == 2
     assert "environment.API_TOKEN: is a secret, which was not kept (give it again: --env API_TOKEN=VALUE)" in done.stderr
-    assert training.trainshed("resume", "--env", "API_TOKEN=hunter22").status == 0
+    assert training.trainshed("resume", "--again", "--env", "API_TOKEN=hunter22").status == 0
     assert "hunter22" not in "".join(path.read_text() for path in training.run.glob("*.json"))
 
 

@@ -139,6 +139,10 @@ def test_a_person_starts_sees_searches_overlays_and_stops_runs(
 
     # It is stopped, and the page says so.
     page.click("#stop")
+    page.click("dialog button", "Close")
+    assert site.row("live")["state"] == "InProgress", "a click by mistake stops nothing"
+    page.click("#stop")
+    page.click("dialog button", "Stop it")
     page.see(".state", lambda state: state.text == "Stopped")
     wait_until(lambda: site.row("live")["state"] == "Stopped", "the run is stopped")
     page.click(".tabs a", "files")

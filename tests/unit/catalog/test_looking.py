@@ -249,6 +249,13 @@ def test_words_that_do_not_go_together(words: tuple[str, ...], place: Path, trai
     assert told.status == 2 and "itself failed" not in told.err and told.err
 
 
+def test_a_state_without_quotes_is_a_text_and_not_looked_for_among_metrics(place: Path, trainshed: Told) -> None:
+    lay_run(place / "runs/a", metrics={"loss": [0.5]})
+    for word, state in (("failed", "Failed"), ("Completed", "Completed"), ("inprogress", "InProgress")):
+        assert f'a text stands in quotes: "{state}"' in trainshed("ls", "--where", f"state = {word}").err
+    assert "there are loss; a text stands in quotes" in trainshed("ls", "--where", "state = xyzzy").err
+
+
 def test_nothing_there_is_said(place: Path, trainshed: Told) -> None:
     assert "there are no runs" in trainshed("ls").err and trainshed("ls", "--json").rows == []
     lay_run(place / "runs/a")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import trainshed
@@ -58,3 +61,10 @@ def test_all_problems_of_a_job_file_are_printed(project: Project) -> None:
     for part in ("job.yaml: program: is missing", "job.yaml:1: instances = 0", "job.yaml:2: argv = x"):
         assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_module_that_is_not_installed_is_no_defect() -> None:
+    code = "import sys; sys.modules['torch'] = None; from trainshed.cli import main; sys.exit(main(['plan', 'train.py']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, "defect" in done.stderr) == (1, False), done.stderr
+    assert "`trainshed plan` needs the module torch" in done.stderr

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pkgutil
+from pathlib import Path
+
+import pytest
 
 from trainshed import runner
+from trainshed.base.errors import JobError
 
 
 def test_a_public_name_is_not_the_name_of_a_room() -> None:
@@ -20,3 +24,19 @@ def test_public_functions_stay_functions_when_rooms_are_imported() -> None:
 
     for _ in range(2):
         assert callable(runner.run) and callable(runner.find) and callable(runner.runs) and callable(runner.make_job)
+
+
+def test_a_script_in_the_place_of_a_job_file_is_told_with_what_to_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    notebook = '{"cells": []}'
+    for name, text in (("train.py", "import sys\n\nprint(1)\n"), ("run.sh", "#!/bin/sh\n"), ("nb.ipynb", notebook)):
+        Path(name).write_text(text)
+        with pytest.raises(JobError) as caught:
+            runner.make_job(name)
+        (problem,) = caught.value.problems
+        assert problem.line().startswith(f"{name}: is a script, not a job file")
+        assert f'run(program="{name}")' in problem.line() and "YAML" not in problem.line()
+    with pytest.raises(JobError, match=r"jupyter nbconvert --to script nb\.ipynb"):
+        runner.make_job(program="nb.ipynb")

@@ -108,7 +108,10 @@ class Question:
         known = [name for (name,) in names]
         near = did_you_mean(name.name, [*known, *(() if kind else FACTS)])
         hint = near or (f"there are {some(known, 20)}" if known else f"no run has a {what}" if kind else "")
-        if not near and not kind:
+        state = next((one for one in STATES if one.lower() == name.name.lower()), "")
+        if state and not kind:
+            hint = f'a text stands in quotes: "{state}"'
+        elif not near and not kind:
             hint += "; a text stands in quotes"
         raise ExpressionError(f"{self.where}: no run has a {what} {name.name!r}", hint=hint)
 

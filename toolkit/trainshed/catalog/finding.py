@@ -22,10 +22,10 @@ class Known(Record):
 
 
 def find(text: str, environ: Mapping[str, str], say: Callable[[str], None]) -> Stored:
-    """A run by its folder, its name or the beginning of that; the newest one for "".
+    """A run by its folder, its name, or the beginning of that or of its id.
 
     Raises:
-        NoRunError: there is none, or several begin so.
+        NoRunError: there is none, or several are meant.
     """
     if is_folder(text):
         return find_without(text, environ)
@@ -35,4 +35,4 @@ def find(text: str, environ: Mapping[str, str], say: Callable[[str], None]) -> S
         return find_without(text, environ)
     here = " WHERE run IN temp.here" if connection.execute("SELECT 1 FROM sqlite_temp_master").fetchone() else ""
     rows = connection.execute(f'SELECT name, id, folder FROM runs{here} ORDER BY "started"')
-    return load(path_of(chosen(text, [Known(name, run_id or "", folder) for name, run_id, folder in rows]).folder))
+    return load(path_of(chosen(text, [Known(name, run_id or "", folder) for name, run_id, folder in rows])))

@@ -10,7 +10,7 @@ from typing import Any
 from trainshed.base.secrets import mask_mapping, mask_text
 from trainshed.contract.hyperparameters import decode_value
 from trainshed.metrics.columns import Columns
-from trainshed.pages.timeline import instant
+from trainshed.pages.timeline import instant, paused
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.stored import Stored, load
 
@@ -69,7 +69,7 @@ def facts_of(run: Stored, labelled: labels.Labels) -> dict[str, str | bytes | fl
         "cause": _first_line(reason),
         "started": started or None,
         "ended": ended or None,
-        "duration": round(max(0.0, last - started), 3) if started and last else None,
+        "duration": round(max(0.0, last - started - paused(status)), 3) if started and last else None,
         "hosts": _whole(resources.get("InstanceCount")),
         "program": _said(about.get("program")),
         "image": _said(algorithm.get("TrainingImage")),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from trainshed.base.errors import EXIT_INTERNAL, EXIT_JOB, TrainshedError, did_you_mean, one_line, visible
+from trainshed.base.errors import EXIT_INTERNAL, EXIT_JOB, EXIT_USER, TrainshedError, did_you_mean, one_line, visible
 from trainshed.contract.wire.variables import LOG_LEVEL
 
 # Command -> (arguments, what it does), in the order of `trainshed --help`.
@@ -92,12 +92,14 @@ def main(argv: list[str] | None = None) -> int:
         # So that the interpreter's last flush finds a reader.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
-    except Exception as error:  # a defect of ours: one line; the traceback on request only
-        if os.environ.get(LOG_LEVEL, "").upper() == "DEBUG":
-            raise
-        say(f"trainshed itself failed: {type(error).__name__}: {error} ({_origin(error)})")
-        say(f"hint: this is a defect of trainshed; please report it with what {LOG_LEVEL}=DEBUG prints")
-        return EXIT_INTERNAL
+    except ModuleNotFoundError as error:
+        if not error.name or error.name.partition(".")[0] == "trainshed":
+            return _defect(error)
+        say(f"`trainshed {arguments[0]}` needs the module {error.name}, which {sys.executable} does not have")
+        say("hint: install its package there; the extras name what each part needs, such as pip install 'trainshed[torch]'")
+        return EXIT_USER
+    except Exception as error:
+        return _defect(error)
 
 
 def dispatch(command: str, arguments: list[str]) -> int:
@@ -129,6 +131,15 @@ def help_text() -> str:
         f"  {'--help':<26} print this",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _defect(error: Exception) -> int:
+    """Tells a defect of ours in one line; with its traceback on request only."""
+    if os.environ.get(LOG_LEVEL, "").upper() == "DEBUG":
+        raise error
+    say(f"trainshed itself failed: {type(error).__name__}: {error} ({_origin(error)})")
+    say(f"hint: this is a defect of trainshed; please report it with what {LOG_LEVEL}=DEBUG prints")
+    return EXIT_INTERNAL
 
 
 def say(message: str) -> None:

@@ -9,6 +9,7 @@ from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER
 
 from . import say
 from .parser import Parser
+from .which import run_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -16,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
     parser.description = (
         "Shows a run's lines as they come, until it ends; exits with its exit status. Ctrl-C leaves it running."
     )
-    parser.add_run()
+    parser.add_run(acts=False)
 
 
 def run(options: Namespace) -> int:
@@ -24,9 +25,8 @@ def run(options: Namespace) -> int:
     from trainshed.runner.control.operations import with_follower
     from trainshed.runner.display.follow import attach
     from trainshed.runner.display.screen import Screen
-    from trainshed.runner.state.stored import find
 
-    stored = with_follower(find(options.run, os.environ), os.environ)
+    stored = with_follower(run_of(options), os.environ)
     screen = Screen()
     try:
         stored = attach(stored, screen)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS
 
 from .parser import Parser
+from .which import run_of
 
 
 def add_arguments(parser: Parser) -> None:
     """The command line."""
     parser.description = "Prints a job file that repeats a run: trainshed clone RUN > job.yaml"
-    parser.add_run()
+    parser.add_run(acts=False)
 
 
 def run(options: Namespace) -> int:
     """Prints the job file; returns the exit status."""
     from trainshed.runner.control.operations import clone
-    from trainshed.runner.state.stored import find
 
-    print(clone(find(options.run, os.environ)), end="")
+    print(clone(run_of(options)), end="")
     return EXIT_SUCCESS

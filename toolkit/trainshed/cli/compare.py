@@ -7,13 +7,15 @@ from argparse import Namespace
 from trainshed.base.errors import EXIT_SUCCESS, visible
 
 from .parser import Parser
+from .which import run_or_none
 
 
 def add_arguments(parser: Parser) -> None:
     """The command line."""
     parser.description = "Compares throughput, loss, training time and billable seconds of runs; the first is the base."
     parser.epilog = (
-        "A run is a folder of `trainshed run`, a job folder (/opt/ml), or a run record (output/data/run/HOST.json)."
+        "RUN is a run's name, the beginning of it, or its folder; or a job folder (/opt/ml), or a run record "
+        "(output/data/run/HOST.json)."
     )
     add = parser.add_argument
     add("first", metavar="RUN", help="the base, for example without the compiler")
@@ -24,10 +26,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Prints the comparison; returns the exit status. Raises TrainshedError: a run cannot be read."""
-    from trainshed.runner.tools.compare.facts import read_run
+    from trainshed.runner.tools.compare.facts import is_record, read_run
     from trainshed.runner.tools.compare.table import rows, text_of
 
-    runs = [read_run(path) for path in (options.first, *options.others)]
+    named = [(text, run_or_none(text, is_record)) for text in (options.first, *options.others)]
+    runs = [read_run(text if run is None else run.folder) for text, run in named]
     compared = rows(*runs)
     if options.json:
         import json

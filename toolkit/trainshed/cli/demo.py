@@ -11,9 +11,9 @@ from .parser import Parser
 def add_arguments(parser: Parser) -> None:
     """The command line."""
     parser.description = (
-        "Trains a small network on handwritten digits, offline, in about ten seconds: lays out a "
-        "job in /opt/ml (a temporary folder where that is not writable) and runs `train` on it. "
-        "Without torch it fits a line to points instead."
+        "Trains a small network on handwritten digits, offline, in about ten seconds: lays out a job in a temporary folder "
+        "(in a container in /opt/ml; SAGEMAKER_BASE_DIR names another) and runs `train` on it. Without torch and "
+        "scikit-learn it fits a line to points instead."
     )
     parser.epilog = (
         "In a container: `docker run --rm IMAGE demo`; with `-v $PWD/job:/opt/ml` the job and its model are kept."

@@ -8,6 +8,7 @@ from argparse import Namespace
 from trainshed.base.errors import EXIT_SUCCESS, TrainshedError, visible
 
 from .parser import Parser
+from .which import run_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -17,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
         "went on from or makes again, and theirs. A parent that was moved is known by its id, or by its model's hashes."
     )
     parser.epilog = "Runs are looked for in ./runs and in this user's index. docs/lineage.md says what each run notes."
-    parser.add_run()
+    parser.add_run(acts=False)
     parser.add_argument("--down", action="store_true", help="also what came of it: runs that go on from it or make it again")
     parser.add_argument("--among", action="append", default=[], metavar="DIR", help="also look for runs in this folder")
     shown = parser.add_mutually_exclusive_group()
@@ -29,9 +30,9 @@ def run(options: Namespace) -> int:
     """Prints the lineage, or writes its picture; returns the exit status. Raises TrainshedError."""
     from trainshed.lineage.ancestry import ancestry
     from trainshed.lineage.family import family_of
-    from trainshed.runner.state.stored import every, find, load
+    from trainshed.runner.state.stored import every, load
 
-    stored = find(options.run, os.environ)
+    stored = run_of(options)
     runs = every(os.environ)
     for folder in options.among:
         try:

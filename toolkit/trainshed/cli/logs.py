@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS, did_you_mean
 
 from .parser import Parser, UsageError
+from .which import run_of
 
 
 def add_arguments(parser: Parser) -> None:
     """The command line."""
     parser.description = "Prints what a run's hosts have printed."
-    parser.add_run()
+    parser.add_run(acts=False)
     add = parser.add_argument
     add("--follow", "-f", action="store_true", help="continue until the run ends")
     add("--rank", type=int, metavar="N", help="lines of one rank only")
@@ -25,9 +25,8 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Prints the lines; returns the exit status. Raises UsageError where the host has no log."""
     from trainshed.runner.display.follow import logs_of, show_logs
-    from trainshed.runner.state.stored import find
 
-    stored = find(options.run, os.environ)
+    stored = run_of(options)
     hosts = logs_of(stored)
     if options.host and options.host not in hosts and not options.follow:
         near = did_you_mean(options.host, hosts)

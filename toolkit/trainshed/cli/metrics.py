@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER, TrainshedError, visible
 from trainshed.contract.wire.metric_lines import FORMATS
 
-from .parser import RUN_HELP, Parser
+from .parser import Parser
+from .which import run_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
     parser.description = "Shows the metrics of a run, or tries on a log what a job would find in it (docs/metrics.md)."
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     show = commands.add_parser("show", help="the metrics of a run", usage="trainshed metrics show [RUN] [options]")
-    show.add_argument("run", nargs="?", default="", help=RUN_HELP)
+    show.add_run(acts=False)
     show.add_argument("--csv", action="store_true", help="every value: name,rank,step,epoch,time,value")
     show.add_argument(
         "--tensorboard", default="", metavar="FOLDER", help="write them as an event file for TensorBoard into FOLDER"
@@ -53,9 +53,8 @@ def run(options: Namespace) -> int:
 def _show(options: Namespace) -> int:
     from trainshed.metrics.series import read_outputs
     from trainshed.runner.state.outputs import attempts_of
-    from trainshed.runner.state.stored import find
 
-    stored = find(options.run, os.environ)
+    stored = run_of(options)
     hosts = [host for attempt in attempts_of(stored.folder) for host in attempt]
     series = read_outputs(f"{stored.folder}/output", *(output for output, _ in hosts))
     if options.tensorboard:
@@ -66,7 +65,7 @@ def _show(options: Namespace) -> int:
         return EXIT_SUCCESS
     if not options.csv:
         if not series:
-            print(f"{stored.name} has no metrics (yet); docs/metrics.md says where they come from")
+            print(f"{stored.name} has no metrics{'' if stored.ended else ' yet'}; docs/metrics.md says where they come from")
         _table(series)
         return EXIT_SUCCESS
     import csv

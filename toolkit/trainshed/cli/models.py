@@ -12,6 +12,7 @@ from trainshed.contract.wire.variables import MODEL_STORE
 
 from . import say
 from .parser import Parser, UsageError
+from .which import run_or_none
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,13 +122,12 @@ def _add(store: ModelStore, options: Namespace) -> int:
     tags = _pairs(options.tag, "--tag")
     licence, note = one_line(options.licence), options.note or ""
     metrics = {name: _number(name, text) for name, text in _pairs(options.metric, "--metric").items()}
-    if _is_folder(options.source):
+    made = run_or_none(options.source, os.path.isdir)
+    if made is None:
         added = store.add(options.name, files_in(options.source), Facts(metrics, licence=licence, note=note))
     else:
-        from trainshed.runner.state.stored import find
         from trainshed.runner.tools.model_of_run import facts_of, model_folder, require_whole
 
-        made = find(options.source, os.environ)
         if not options.any_status:
             require_whole(made)
         facts = facts_of(made)
@@ -139,12 +139,6 @@ def _add(store: ModelStore, options: Namespace) -> int:
     say(f"{version} {'is new' if added.new else 'has this content already'}, in {store.storage.shown}")
     print(version)
     return EXIT_SUCCESS
-
-
-def _is_folder(text: str) -> bool:
-    """Whether a folder is meant, and not a run: a run's folder has the run's files."""
-    is_run = any(os.path.isfile(f"{text}/{name}") for name in ("status.json", "job.json"))
-    return os.path.isdir(text) and not is_run
 
 
 def _change(store: ModelStore, version: Version, stages: list[str], tags: dict[str, str], note: str | None) -> None:

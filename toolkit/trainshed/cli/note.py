@@ -17,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
     parser.description = "Adds a note to a run, with the time; without TEXT, prints the notes."
     parser.epilog = "Notes are kept in the run's folder. `trainshed ls --where 'note ~ \"word\"'` finds them."
     parser.take_dashed_words()
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP.partition(" (")[0])
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("text", nargs="?", default="", metavar="TEXT", help="the note; `-` reads it from standard input")
     parser.add_argument("--clear", action="store_true", help="remove the notes that are there")
 

@@ -9,7 +9,9 @@ from typing import Any, NoReturn
 
 from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean, one_line
 
-RUN_HELP = "the run: its name, the beginning of it, or its folder (default: the newest run)"
+RUN_HELP = "the run: its name, the beginning of it, or its folder"
+_LOOKS = "default: this folder's newest run, else the newest of all"
+_ACTS = "default: this folder's newest run"
 
 
 class UsageError(TrainshedError):
@@ -32,9 +34,14 @@ class Parser(argparse.ArgumentParser):
             self.error(f"does not take {unknown[0]!r}" + (f" ({near})" if near else ""))
         return options
 
-    def add_run(self) -> None:
-        """Adds the optional positional RUN: which run a command is about."""
-        self.add_argument("run", nargs="?", default="", metavar="RUN", help=RUN_HELP)
+    def add_run(self, *, acts: bool) -> None:
+        """Adds the optional positional RUN: which run a command is about (`which.run_of`).
+
+        Args:
+            acts: the command changes or starts something: without RUN it never takes a run of another folder.
+        """
+        self.add_argument("run", nargs="?", default="", metavar="RUN", help=f"{RUN_HELP} ({_ACTS if acts else _LOOKS})")
+        self.set_defaults(acts=acts)
 
     def take_dashed_words(self) -> None:
         """Takes words with one dash and several letters as values: `--sort -loss`, `tag RUN -draft`.
@@ -49,6 +56,8 @@ class Parser(argparse.ArgumentParser):
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """The value of an argument. Python before 3.13 drops the one of `--flag=--`, and gives [] instead."""
+        if not action.option_strings and "" in arg_strings:  # `trainshed stop "$RUN"` must not stop just any run
+            raise argparse.ArgumentError(action, "is empty: is a variable not set?")
         if not action.option_strings or arg_strings != ["--"]:
             return super()._get_values(action, arg_strings)
         value = self._get_value(action, "--")

@@ -8,6 +8,7 @@ from argparse import Namespace
 from trainshed.base.errors import EXIT_SUCCESS, TrainshedError, visible
 
 from .parser import Parser
+from .which import run_of, run_or_none
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
         "leaves a trace for Perfetto. The job must have been started with `profile: auto` (docs/profiler.md)."
     )
     parser.epilog = "RUN may also be a job folder (/opt/ml) in which `train` runs."
-    parser.add_run()
+    parser.add_run(acts=True)
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="how many steps (default: 5)")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="whose (default: 0)")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="how long to wait (default: 300)")
@@ -41,12 +42,10 @@ def run(options: Namespace) -> int:
         raise TrainshedError(f"--steps must be from 1 to {MOST_STEPS}, --rank at least 0, --timeout more than 0")
     now = time.time()
     request = Request(id=int(now * 1000), steps=options.steps, rank=options.rank, until=now + options.timeout)
-    if options.run and _is_job_folder(options.run):
+    stored = run_or_none(options.run, _is_job_folder) if options.run else run_of(options)
+    if stored is None:
         found, trace = look([profiler_folder(os.path.abspath(f"{options.run}/output"))], request, options.timeout)
     else:
-        from trainshed.runner.state.stored import find
-
-        stored = find(options.run, os.environ)
         found, trace = look(folders_of(stored), request, options.timeout, lambda: is_over(stored))
     print(visible(table(found, request.steps)))
     print(visible(f"trace: {trace} (open it at https://ui.perfetto.dev)"))
@@ -54,9 +53,8 @@ def run(options: Namespace) -> int:
 
 
 def _is_job_folder(path: str) -> bool:
-    """Whether it is an /opt/ml, and not a run's folder; `train` makes `output` when it starts."""
-    known = any(os.path.isdir(f"{path}/{name}") for name in ("output", "input/config"))
-    return known and not os.path.exists(f"{path}/status.json")
+    """Whether it is an /opt/ml; `train` makes `output` when it starts."""
+    return any(os.path.isdir(f"{path}/{name}") for name in ("output", "input/config"))
 
 
 def table(found: Answer, steps: int) -> str:

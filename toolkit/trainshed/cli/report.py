@@ -8,6 +8,7 @@ from argparse import Namespace
 from trainshed.base.errors import EXIT_SUCCESS
 
 from .parser import Parser
+from .which import run_of, run_or_none
 
 
 def add_arguments(parser: Parser) -> None:
@@ -17,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
         "and attempts, in one HTML file without scripts."
     )
     parser.epilog = "RUN may also be a job folder (/opt/ml) in which `train` ran."
-    parser.add_run()
+    parser.add_run(acts=False)
     parser.add_argument(
         "-o", "--output", default="", metavar="FILE", help="where to (default: report.html in the run's folder)"
     )
@@ -27,16 +28,19 @@ def run(options: Namespace) -> int:
     """Writes the page and prints its path; returns the exit status. Raises TrainshedError."""
     from trainshed.runner.tools.run_report import facts_of, facts_of_job_folder, write
 
-    if options.run and os.path.isdir(f"{options.run}/output/data") and not os.path.exists(f"{options.run}/status.json"):
+    stored = run_or_none(options.run, _is_job_folder) if options.run else run_of(options)
+    if stored is None:
         folder = os.path.abspath(options.run)
         facts, path = facts_of_job_folder(folder), f"{folder}/output/data/report.html"
     else:
         from trainshed.runner.files.run import REPORT
-        from trainshed.runner.state.stored import find
 
-        stored = find(options.run, os.environ)
         facts, path = facts_of(stored), f"{stored.folder}/{REPORT}"
     path = options.output or path
     write(facts, path)
     print(path)
     return EXIT_SUCCESS
+
+
+def _is_job_folder(path: str) -> bool:
+    return os.path.isdir(f"{path}/output/data")

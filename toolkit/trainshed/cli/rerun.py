@@ -9,6 +9,7 @@ from trainshed.base.errors import EXIT_SUCCESS
 
 from . import say
 from .parser import Parser, UsageError
+from .which import run_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
         "--exact installs packages through your own settings of pip into an environment that is kept and shared. "
         "trainshed itself is the one that you call. docs/lineage.md says what can differ all the same."
     )
-    parser.add_run()
+    parser.add_run(acts=True)
     add = parser.add_argument
     add("--exact", action="store_true", help="with the very packages (or, in containers, the very image)")
     add("--leave-out", action="append", default=[], metavar="PACKAGE", help="with --exact: need not be there")
@@ -42,7 +43,7 @@ def run(options: Namespace) -> int:
 
     from trainshed.lineage.rerun import Wish, compared, job_again
     from trainshed.runner.job.flags import hyperparameter_of
-    from trainshed.runner.state.stored import find, load
+    from trainshed.runner.state.stored import load
 
     from .resume import pairs
 
@@ -56,7 +57,7 @@ def run(options: Namespace) -> int:
         {name: hyperparameter_of(text) for name, text in texts.items()},
         pairs("--env", options.env, os.environ),
     )
-    before = find(options.run, os.environ)
+    before = run_of(options)
     job = job_again(before, wish, os.environ, say)
     job = replace(job, output=os.path.abspath(options.output) if options.output else "")
     if options.detach:

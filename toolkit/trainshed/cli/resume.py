@@ -10,6 +10,7 @@ from trainshed.base.errors import EXIT_SUCCESS
 
 from . import say
 from .parser import Parser, UsageError
+from .which import run_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """The command line."""
     parser.description = "Continues a run that was stopped, failed or lost: same folder, same job, its checkpoints."
-    parser.add_run()
+    parser.add_run(acts=True)
     parser.add_argument(
         "--hyperparameter", "--hp", action="append", default=[], metavar="K=V",
         help="change a hyperparameter; give secrets again that were plain text",
@@ -28,6 +29,7 @@ def add_arguments(parser: Parser) -> None:
         "--env", action="append", default=[], metavar="K=V",
         help="change a variable; K alone takes yours",
     )  # fmt: skip
+    parser.add_argument("--again", action="store_true", help="also a run that has completed: train on, pack again")
     parser.add_argument("--detach", action="store_true", help="run in the background")
 
 
@@ -36,7 +38,6 @@ def run(options: Namespace) -> int:
     from trainshed.runner.control.operations import place_of, to_resume
     from trainshed.runner.job.flags import hyperparameter_of
     from trainshed.runner.job.job import KUBERNETES, SLURM
-    from trainshed.runner.state.stored import find
 
     texts = pairs("--hyperparameter", options.hyperparameter)
     hyperparameters = {name: hyperparameter_of(text) for name, text in texts.items()}
@@ -53,8 +54,8 @@ def run(options: Namespace) -> int:
             references=kept,
         )
 
-    stored = find(options.run, os.environ)
-    again = to_resume(stored, os.environ, say, change)
+    stored = run_of(options)
+    again = to_resume(stored, os.environ, say, change, again=options.again)
     if options.detach:
         from trainshed.runner.control.detached import start
 

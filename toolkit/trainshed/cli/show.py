@@ -9,6 +9,7 @@ from trainshed.base.errors import EXIT_SUCCESS, visible
 
 from . import say
 from .parser import Parser
+from .which import run_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -17,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
         "Shows everything about one run: state and cause, hyperparameters, metrics, data, code, packages, image, machine, "
         "times, tags and notes. `trainshed status` shows how it stands, `trainshed diff` compares two."
     )
-    parser.add_run()
+    parser.add_run(acts=False)
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
 
 
@@ -26,7 +27,7 @@ def run(options: Namespace) -> int:
     from trainshed.catalog.finding import find
     from trainshed.catalog.telling import told_of
 
-    told = told_of(find(options.run, os.environ, say))
+    told = told_of(find(options.run, os.environ, say) if options.run else run_of(options))
     if options.json:
         import json
 

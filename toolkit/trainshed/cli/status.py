@@ -8,6 +8,7 @@ from argparse import Namespace
 from trainshed.base.errors import EXIT_SUCCESS, visible
 
 from .parser import Parser
+from .which import run_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -15,7 +16,7 @@ def add_arguments(parser: Parser) -> None:
     parser.description = (
         "Shows the state of a run: phases with their seconds, exit status, metrics, and the reason of a failure."
     )
-    parser.add_run()
+    parser.add_run(acts=False)
     parser.add_argument("--json", action="store_true", help="in the shape of DescribeTrainingJob, plus `Trainshed`")
 
 
@@ -23,9 +24,8 @@ def run(options: Namespace) -> int:
     """Prints the state; returns the exit status."""
     from trainshed.runner.control.operations import public_status, state_of
     from trainshed.runner.display.runs import describe
-    from trainshed.runner.state.stored import find
 
-    stored = find(options.run, os.environ)
+    stored = run_of(options)
     if options.json:
         import json
 

@@ -20,7 +20,7 @@ def add_arguments(parser: Parser) -> None:
         "into a group: +group=NAME, trainshed ls --group NAME."
     )
     parser.take_dashed_words()
-    parser.add_argument("words", nargs="+", metavar="RUN|+TAG|-TAG", help=f"runs and tags; {RUN_HELP.partition(' (')[0]}")
+    parser.add_argument("words", nargs="+", metavar="RUN|+TAG|-TAG", help=f"runs and tags; {RUN_HELP}")
 
 
 def run(options: Namespace) -> int:

@@ -9,6 +9,7 @@ from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER
 
 from . import say
 from .parser import Parser
+from .which import run_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -18,7 +19,7 @@ def add_arguments(parser: Parser) -> None:
         "have found, its last lines. Exits with its exit status. Ctrl-C leaves it running."
     )
     parser.epilog = "Without a terminal it prints a line now and then."
-    parser.add_run()
+    parser.add_run(acts=False)
     parser.add_argument("--rank", type=int, metavar="N", help="lines of one rank only")
     parser.add_argument("--once", action="store_true", help="show how the run is now, and exit")
 
@@ -27,12 +28,12 @@ def run(options: Namespace) -> int:
     """Shows the run; returns its exit status."""
     from trainshed.runner.control.operations import state_of
     from trainshed.runner.display.live import watch
-    from trainshed.runner.state.stored import Stored, find
+    from trainshed.runner.state.stored import Stored
 
     def state(run: Stored) -> str:
         return " ".join(filter(None, state_of(run, os.environ)))
 
-    stored = find(options.run, os.environ)
+    stored = run_of(options)
     try:
         stored = watch(stored, state, os.environ, rank=options.rank, once=options.once)
     except KeyboardInterrupt:

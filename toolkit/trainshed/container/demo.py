@@ -1,7 +1,7 @@
 """`demo`: trains a small model here, offline, in about ten seconds, to show what a job looks like.
 
-In an image with torch and trainshed's ready programs: a network on the handwritten digits of scikit-learn. Elsewhere a
-line through points, in plain Python.
+Where torch and scikit-learn are: a network on the handwritten digits of scikit-learn. Elsewhere a line through points, in
+plain Python. In a container the job is laid out in /opt/ml; on a machine of a person's own nothing is written there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 
 from trainshed.base.errors import EXIT_SUCCESS, TrainshedError
 from trainshed.contract.paths import DEFAULT_BASE
+from trainshed.contract.ready_programs import ready_folders
 from trainshed.contract.wire.variables import ENTRYPOINTS
 
 from .console import say
@@ -45,12 +46,12 @@ with open(os.path.join(os.environ["SM_MODEL_DIR"], "line.json"), "w") as file:
 
 def demo(environ: Mapping[str, str]) -> int:
     """Trains something small; returns the job's exit status. Raises TrainshedError: it cannot be laid out."""
-    base = environ.get("SAGEMAKER_BASE_DIR") or DEFAULT_BASE
-    if os.path.isdir(f"{base}/input/config") and os.listdir(f"{base}/input/config"):
+    base = environ.get("SAGEMAKER_BASE_DIR") or (DEFAULT_BASE if _in_container(DEFAULT_BASE, environ) else "")
+    if base and os.path.isdir(f"{base}/input/config") and os.listdir(f"{base}/input/config"):
         raise TrainshedError(
             f"{base} already holds a job", hint="run it with `train`, or mount an empty folder for the demo"
         )
-    if _writable(base):
+    if base and _writable(base):
         return _demo(base, base, environ)
     with tempfile.TemporaryDirectory(prefix="trainshed-demo-") as folder:
         code = _demo(folder, "", environ)
@@ -88,12 +89,26 @@ def _demo(base: str, kept: str, environ: Mapping[str, str]) -> int:
 
 
 def _ready_programs(environ: Mapping[str, str]) -> str:
-    """The folder of trainshed's ready programs, "" where they or what they need are missing."""
+    """The folder of trainshed's ready programs, "" where they or what they need are missing; says what torch alone lacks."""
     from importlib.util import find_spec
 
-    folder = environ.get(ENTRYPOINTS) or "/opt/trainshed/entrypoints"
-    there = os.path.isfile(f"{folder}/demo_data.py") and os.path.isfile(f"{folder}/image_classification.py")
-    return folder if there and all(find_spec(name) for name in ("torch", "sklearn", "numpy")) else ""
+    places = [environ[ENTRYPOINTS]] if environ.get(ENTRYPOINTS) else ready_folders(environ)
+    needed = ("demo_data.py", "image_classification.py")
+    folder = next((one for one in places if all(os.path.isfile(f"{one}/{name}") for name in needed)), "")
+    missing = [package for module, package in _PACKAGES.items() if not find_spec(module)]
+    if folder and missing and "torch" not in missing:
+        say(f"demo: a network needs {' and '.join(missing)} as well: pip install {' '.join(missing)}")
+    return "" if missing else folder
+
+
+_PACKAGES = {"torch": "torch", "sklearn": "scikit-learn", "numpy": "numpy", "PIL": "pillow"}
+_CONTAINERS = ("/.dockerenv", "/run/.containerenv")  # what Docker and Podman put there
+
+
+def _in_container(base: str, environ: Mapping[str, str]) -> bool:
+    """Whether a folder belongs to a container: an image has it, or it has been mounted into one. It is never made."""
+    contained = "KUBERNETES_SERVICE_HOST" in environ or any(map(os.path.exists, _CONTAINERS))
+    return os.path.isdir(base) and (contained or os.path.ismount(base))
 
 
 def _writable(base: str) -> bool:

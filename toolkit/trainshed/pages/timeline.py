@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import datetime
 
 from trainshed.base.units import duration
@@ -12,6 +13,8 @@ from .markup import legend, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .facts import HostFacts, RunFacts
 
 _MOST_ROWS = 24
@@ -84,6 +87,17 @@ def _span(name: str, start: float, end: float) -> Span:
 
 def _at(seconds: float) -> str:
     return duration(max(0.0, seconds))
+
+
+def paused(status: dict[str, Any]) -> float:
+    """Seconds in which a run was over before it was taken up again."""
+    phases = entries(status.get("SecondaryStatusTransitions"))
+    gaps = [
+        instant(after.get("StartTime")) - instant(before.get("EndTime"))
+        for before, after in itertools.pairwise(phases)
+        if before.get("Status") in _ENDS
+    ]
+    return round(sum(gap for gap in gaps if gap > 0), 3)
 
 
 def instant(stamp: object) -> float:

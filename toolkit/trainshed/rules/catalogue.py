@@ -59,7 +59,7 @@ def make(wanted: WantedRule, code: str) -> Rule:
     try:
         spec.loader.exec_module(module)
         function = getattr(module, name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script with `sys.exit(main())` at its end, too
         raise RuleError(f"{type(error).__name__}: {error}") from error
     if not callable(function):
         raise RuleError(f"{name} is not a function")

@@ -25,7 +25,7 @@ from .display.follow import follow, logs_of, tagged
 from .job import read
 from .job.job import Job
 from .job.nodes import Node
-from .state.stored import Stored, every, load
+from .state.stored import Stored, every, load, newest
 from .state.stored import find as find_stored
 
 
@@ -117,11 +117,15 @@ class Training:
         stop(self._load(), os.environ, _say, kill=kill)
         return self
 
-    def resume(self, *, wait: bool = True, echo: bool = True, check: bool = True) -> Training:
-        """Takes it up again in its own folder, with its checkpoints. Raises TrainshedError, JobError, JobFailed."""
+    def resume(self, *, again: bool = False, wait: bool = True, echo: bool = True, check: bool = True) -> Training:
+        """Takes it up again in its own folder, with its checkpoints; with `again` also where it has completed.
+
+        Raises:
+            TrainshedError, JobError, JobFailed.
+        """
         run = self._load()
-        again = to_resume(run, os.environ, _say)
-        start(again.job, os.environ, again=again, on=place_of(run))
+        made = to_resume(run, os.environ, _say, again=again)
+        start(made.job, os.environ, again=made, on=place_of(run))
         return self.wait(echo=echo, check=check) if wait else self
 
     def clone(self) -> str:
@@ -195,9 +199,9 @@ def run(
     return training.wait(echo=echo, check=check) if wait else training
 
 
-def find(run: str = "") -> Training:
-    """A run by its name, the beginning of that, or its folder; the newest one for "". Raises TrainshedError."""
-    return Training(find_stored(run, os.environ))
+def find(run: str | None = None) -> Training:
+    """A run by its name, the beginning of that, or its folder; this folder's newest for None. Raises TrainshedError."""
+    return Training(newest(os.environ, _say, acts=True) if run is None else find_stored(run, os.environ))
 
 
 def runs() -> list[Training]:

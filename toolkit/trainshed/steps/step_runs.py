@@ -122,7 +122,7 @@ def begin_again(
     pipeline: Pipeline, state: StepState, job: Job, folder: StepsFolder, environ: Mapping[str, str], run: Stored
 ) -> None:
     """Takes a step's run up again, with its checkpoints; what a dead runner left is ended first. Raises TrainshedError."""
-    again = to_resume(run, environ, lambda _: None, lambda _: _in_place(pipeline, state, job, folder))
+    again = to_resume(run, environ, lambda _: None, lambda _: _in_place(pipeline, state, job, folder), again=True)
     _start(again.job, state, folder, environ, again)
 
 

@@ -153,7 +153,7 @@ def begin_again(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Map
     Raises:
         TrainshedError, JobError: it cannot be.
     """
-    again = to_resume(run, environ, lambda _: None, lambda _: job_of_trial(tuning, trial, folder, environ))
+    again = to_resume(run, environ, lambda _: None, lambda _: job_of_trial(tuning, trial, folder, environ), again=True)
     _start(again.job, trial, tuning, folder, environ, again)
 
 

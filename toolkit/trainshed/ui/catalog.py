@@ -131,7 +131,7 @@ def key_of(folder: str) -> str:
 
 def row_of(key: str, run: Stored) -> dict[str, Any]:
     """What the table shows of a run."""
-    from ..pages.timeline import instant
+    from ..pages.timeline import instant, paused
 
     status = run.status
     state, more = standing(run)
@@ -149,6 +149,7 @@ def row_of(key: str, run: Stored) -> dict[str, Any]:
         "state": state,
         "more": one_line(more)[:300],
         "started": started,
+        "paused": paused(status),
         "seconds": status.get("TrainingTimeInSeconds"),
         "hosts": resources.get("InstanceCount") if isinstance(resources.get("InstanceCount"), int) else None,
         "image": one_line(str((status.get("AlgorithmSpecification") or {}).get("TrainingImage") or ""))[:200],

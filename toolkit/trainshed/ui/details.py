@@ -39,7 +39,11 @@ def details(run: Stored) -> dict[str, Any]:
         "attempts": len(attempts_of(run.folder)),
         "can": {
             "stop": not run.ended and not run.copied and not run.elsewhere,
-            "resume": bool(run.about) and not run.runner and not run.elsewhere and (run.ended or not run.submitted),
+            "resume": bool(run.about)
+            and not run.runner
+            and not run.elsewhere
+            and (run.ended or not run.submitted)
+            and run.said[0] != "Completed",
             "clone": bool(run.about),
         },
     }

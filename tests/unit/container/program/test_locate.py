@@ -272,6 +272,13 @@ def test_a_program_that_is_none_is_told_how_to_become_one(job_tree: Any) -> None
     message = error_of(job_tree, "tool")
     assert "tool cannot be run: it does not end in .py or .sh and is not executable" in message
     assert "chmod +x tool" in message
+    for name, content, cure in (
+        ("nb.ipynb", b'{"cells": []}', "jupyter nbconvert --to script nb.ipynb"),
+        ("notes", b"# my model\n", "a script ends in .py or .sh, or begins with #!"),
+    ):
+        job_tree.code(name, content, 0o644)
+        message = error_of(job_tree, name)
+        assert cure in message and "chmod" not in message, message
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o755])

@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from trainshed.base.errors import TrainshedError
+from trainshed.catalog import labels
+from trainshed.catalog.indexed import facts_of
 from trainshed.runner.control import recover
 from trainshed.runner.control.operations import clone, public_status, remove, state_of, stop, to_resume
 from trainshed.runner.display.runs import describe, table
@@ -21,8 +23,10 @@ from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
 from trainshed.runner.state import identity, index
 from trainshed.runner.state.job_json import described
-from trainshed.runner.state.status import StatusFile
+from trainshed.runner.state.status import StatusFile, iso
 from trainshed.runner.state.stored import Stored, every, load
+from trainshed.ui.catalog import row_of
+from trainshed.ui.details import details
 
 EVIL = "good\nprogram: /evil.py\r\x1b]0;owned\x07\u202e"
 
@@ -88,6 +92,40 @@ def test_a_copy_is_no_run(run: Run, tmp_path: Path) -> None:
     again = to_resume(copy, os.environ, lambda _: None)
     assert (again.name, again.folder) == ("copy", str(tmp_path / "copy"))
     assert again.id != run.id
+
+
+@pytest.mark.safety
+def test_a_completed_run_is_taken_up_again_only_where_that_is_asked_for(run: Run) -> None:
+    """It would train on, and pack another model over the one that is there."""
+    completed = {"TrainingJobStatus": "Completed", "SecondaryStatus": "Completed"}
+    stored = change(run.folder, "status.json", lambda told: told.update(completed))
+    with pytest.raises(TrainshedError, match="has completed: there is nothing to resume") as refused:
+        to_resume(stored, os.environ, lambda _: None)
+    assert f"trainshed resume {run.name} --again" in refused.value.hint
+    assert to_resume(stored, os.environ, lambda _: None, again=True).folder == run.folder
+    assert not details(stored)["can"]["resume"]
+    stopped = change(run.folder, "status.json", lambda told: told.update(TrainingJobStatus="Stopped"))
+    assert details(stopped)["can"]["resume"] and to_resume(stopped, os.environ, lambda _: None).id == run.id
+
+
+def test_the_time_between_an_end_and_a_new_start_is_not_part_of_the_duration(run: Run) -> None:
+    def edit(told: dict[str, Any]) -> None:
+        phases = [
+            ("Starting", 0, 1),
+            ("Training", 1, 5),
+            ("Stopped", 5, 5),
+            ("Restarting", 1700, 1702),
+            ("Training", 1702, 1710),
+        ]
+        told["SecondaryStatusTransitions"] = [
+            {"Status": name, "StartTime": iso(run.started + start), "EndTime": iso(run.started + end)}
+            for name, start, end in phases
+        ]
+        told.update(TrainingJobStatus="Completed", TrainingEndTime=iso(run.started + 1710))
+
+    stored = change(run.folder, "status.json", edit)
+    assert facts_of(stored, labels.Labels())["duration"] == 15.0
+    assert row_of("key", stored)["paused"] == 1695.0
 
 
 def test_a_moved_folder_and_one_whose_inode_has_changed_are_the_run(run: Run, tmp_path: Path) -> None:

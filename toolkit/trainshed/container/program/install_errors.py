@@ -34,7 +34,7 @@ def reason(text: str) -> str:
 def hint(text: str) -> str:
     """What to do about it."""
     if "No matching distribution" in text or "no version of" in text:
-        return "check the name and version in requirements.txt, and whether the index is reachable from the container"
+        return "check the name and version in requirements.txt, and whether the index can be reached from here"
     if "No space left" in text:
         return "the container's disk is full"
     if "Connection" in text or "resolve host" in text or "Temporary failure" in text:

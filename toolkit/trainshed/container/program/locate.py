@@ -182,9 +182,10 @@ def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
         return kind, (*first[2:].decode(errors="replace").strip().split(None, 1), called)
     if kind == "shell":
         return kind, ("/bin/sh", called)
-    raise ProgramError(
-        f"{name} cannot be run: it does not end in .py or .sh and is not executable", hint=f"chmod +x {shown}"
-    )
+    hint = f"chmod +x {shown}" if first.startswith(b"\x7fELF") else "a script ends in .py or .sh, or begins with #!"
+    if path.endswith(".ipynb"):
+        hint = f"a notebook is not a script: jupyter nbconvert --to script {shown} makes one"
+    raise ProgramError(f"{name} cannot be run: it does not end in .py or .sh and is not executable", hint=hint)
 
 
 def _is_package(folder: str) -> bool:

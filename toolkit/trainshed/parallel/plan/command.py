@@ -9,11 +9,12 @@ import json
 import os
 import runpy
 import sys
+import traceback
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainshed.base.errors import TrainshedError, shorten
+from trainshed.base.errors import EXIT_USER, TrainshedError, shorten, visible
 from trainshed.base.voice import tell
 from trainshed.contract.wire.pipeline import V_SHAPED
 from trainshed.contract.wire.variables import PLAN_HOW, PLAN_ONLY, of_setting
@@ -26,6 +27,12 @@ class PlanWritten(SystemExit):
     """The plan is there: the script ends with status 0."""
 
 
+class ScriptFailed(TrainshedError):
+    """The script itself fails before its first step."""
+
+    exit_code = EXIT_USER
+
+
 def plan_script(script: str, arguments: Sequence[str], settings: Mapping[str, Any], output: str, how: How) -> int:
     """Writes the plan for a script to `output`.
 
@@ -36,14 +43,66 @@ def plan_script(script: str, arguments: Sequence[str], settings: Mapping[str, An
         how: how it is planned.
 
     Returns:
-        0 if the plan was written; 1 if the script ended without a step.
+        0 if the plan was written; 1 if the script ended without a step; else the status with which it has exited.
+
+    Raises:
+        ScriptFailed: it has raised an error.
     """
     os.environ[of_setting("pipeline")] = json.dumps(dict(settings))
     os.environ[PLAN_ONLY] = os.path.abspath(output)
     os.environ[PLAN_HOW] = how.text()
     for name in ("RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
-    return follow(script, arguments)
+    try:
+        return follow(script, arguments)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)  # as Python does with `sys.exit("no data")`
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else EXIT_USER
+        return status or _without_a_step(script)
+    except TrainshedError:
+        raise
+    except Exception as error:
+        if _raised_in(error).startswith(_PACKAGE):  # a defect of ours, and told as one
+            raise
+        raise _failed(script, error) from error
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+def _raised_in(error: Exception) -> str:
+    """The file whose code raised an error."""
+    return traceback.extract_tb(error.__traceback__)[-1].filename
+
+
+def _failed(script: str, error: Exception) -> ScriptFailed:
+    """The script's own error, with its place and the part of its traceback that is the script's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    while frames and frames[0].filename != script:
+        del frames[0]
+    own = [one for one in frames if _is_beside(one.filename, script)]
+    file, line = (own[-1].filename, own[-1].lineno) if own else (script, None)
+    if isinstance(error, SyntaxError):
+        file, line = error.filename or file, error.lineno or line
+    last = traceback.format_exception_only(error)
+    hint = ""
+    if isinstance(error, KeyError) and str(error.args[0] if error.args else "").startswith("SM_"):
+        hint = f"a plan is made without a job: set {error.args[0]} for this command, or read it with os.environ.get"
+    place = f"{file}:{line}" if line else file
+    details = "".join(["Traceback (most recent call last):\n", *frames.format()] if frames else []) + "".join(last)
+    return ScriptFailed(f"the script fails at {place}: {last[-1].strip()}", details=details.rstrip(), hint=hint)
+
+
+def _is_beside(file: str, script: str) -> bool:
+    """Whether a file is the script, or code of its folder and no installed package."""
+    folder = os.path.dirname(os.path.abspath(script)) + os.sep
+    return os.path.isfile(file) and os.path.abspath(file).startswith(folder) and "site-packages" not in file
+
+
+def _without_a_step(script: str) -> int:
+    print(f"{script} ended without a step of trainshed.parallel: no plan was made", file=sys.stderr)
+    return EXIT_USER
 
 
 def follow(script: str, arguments: Sequence[str]) -> int:
@@ -58,8 +117,7 @@ def follow(script: str, arguments: Sequence[str]) -> int:
         runpy.run_path(script, run_name="__main__")
     except PlanWritten:
         return 0
-    print(f"{script} ended without a step: no plan was made", file=sys.stderr)
-    return 1
+    return _without_a_step(script)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,6 +154,8 @@ def run(options: Namespace) -> int:
         return plan_script(options.script, options.arguments, settings, options.output, how)
     except TrainshedError as error:
         tell(f"plan: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+        if error.details:
+            print(visible(error.details), file=sys.stderr)
         return error.exit_code
 
 

@@ -212,14 +212,22 @@ def _refuse_foreign(run: Stored, environ: Mapping[str, str]) -> None:
         raise TrainshedError(f"{error.filename} cannot be removed: {error.strerror}") from error
 
 
-def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callable[[Job], Job] = lambda job: job) -> Run:
+def to_resume(
+    run: Stored,
+    environ: Mapping[str, str],
+    say: Say,
+    change: Callable[[Job], Job] = lambda job: job,
+    *,
+    again: bool = False,
+) -> Run:
     """The run, ready to be taken up again in its own folder: same job, same checkpoints; what a dead runner left is settled.
 
     Args:
         change: what is to be different in the job.
+        again: also a run that has completed.
 
     Raises:
-        TrainshedError: it runs, or its code or data are gone.
+        TrainshedError: it runs, has completed, or its code or data are gone.
         JobError: a secret was not kept, and is not given again.
     """
     if run.submitted and not run.ended:
@@ -228,6 +236,9 @@ def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callabl
         raise TrainshedError(f"{run.name} is running", hint=f"trainshed attach {run.name} shows it")
     if not run.about:
         raise TrainshedError(f"{run.folder} has no job.json: there is nothing to resume", hint="trainshed rm removes it")
+    if run.said[0] == "Completed" and not again:
+        hint = f"trainshed resume {run.name} --again trains on all the same; trainshed rerun {run.name} makes a new run"
+        raise TrainshedError(f"{run.name} has completed: there is nothing to resume", hint=hint)
     made = run.run()
     if run.copied:
         from ..job.request import JOB_NAME

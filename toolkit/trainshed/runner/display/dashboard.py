@@ -16,7 +16,7 @@ from trainshed.observe.system import read_system
 from trainshed.pages.curves import groups
 from trainshed.pages.facts import mapping, read_attempts, words
 from trainshed.pages.scale import short
-from trainshed.pages.timeline import instant
+from trainshed.pages.timeline import instant, paused
 
 from ..state.outputs import attempts_of
 from ..state.stored import Stored
@@ -126,14 +126,14 @@ def render(view: View, width: int, height: int, bars: str = BARS) -> list[str]:
 def _head(view: View) -> str:
     started = instant(view.run.status.get("CreationTime"))
     ended = instant(view.run.status.get("TrainingEndTime")) if view.run.ended else time.time()
-    took = f", {duration(max(0.0, ended - started))}" if started else ""
+    took = f", {duration(max(0.0, ended - started - paused(view.run.status)))}" if started else ""
     return f"{view.run.name}  {view.state}{took}"
 
 
 def _metrics(view: View, width: int, bars: str) -> list[str]:
     names = [name for group in groups(list(view.curves)) for _, name in group.members][:MOST_METRICS]
     if not names:
-        return ["no metrics yet"]
+        return ["no metrics" if view.run.ended else "no metrics yet"]
     label = min(24, max(map(len, names)))
     drawn = []
     for name in names:

@@ -111,6 +111,8 @@ def _add_flags(
         if row.kind == "mapping":
             for pair in options.get(field) or ():
                 _add_pair(values, row, pair, environ, problems)
+        elif field == "from_run" and options.get(field) == "":  # a training that begins anew is not what was asked for
+            problems.append(Problem(row.flags[0], "is empty: is a variable not set?"))
         elif options.get(field) is not None:
             _put(values, field, _node(str(options[field]), row.flags[0]))
 

@@ -38,6 +38,8 @@ def locate_program(fields: Checker, image: str, environ: Mapping[str, str]) -> t
     here = resolve(program, folder)
     if not source_dir:
         found = next((path for path in (here, f"{here}.py") if os.path.isfile(path)), "")
+        if found.endswith(".ipynb"):
+            fields.problem("program", "is a notebook, not a script", f"jupyter nbconvert --to script {program} makes one")
         if found:
             return os.path.basename(found), os.path.dirname(found)
         source, places = "", [os.path.dirname(here)]

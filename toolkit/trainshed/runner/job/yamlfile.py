@@ -28,6 +28,11 @@ class _Broken(Exception):
 def read_nodes(path: str, problems: list[Problem]) -> Node | None:
     """The file's mapping; None, with a problem noted, where it has none. Problems are in the file's order."""
     shown = os.path.relpath(path) if not os.path.relpath(path).startswith("..") else path
+    if path.endswith((".py", ".sh", ".ipynb")):  # a notebook would even be read: JSON is YAML
+        name = os.path.basename(path)
+        how = f'name it as the program: run(program="{name}") in Python, `program: {name}` in a job file'
+        problems.append(Problem(shown, "is a script, not a job file", suggestion=how))
+        return None
     try:
         with open(path, "rb") as file:
             data = file.read(LARGEST_FILE + 1)

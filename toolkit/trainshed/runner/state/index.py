@@ -30,7 +30,7 @@ def folder(environ: Mapping[str, str]) -> str:
 
 def note(run: Run, environ: Mapping[str, str]) -> None:
     """Notes a run; where that is not possible, it is found from its own folder only."""
-    _write(run.id, run.name, run.folder, environ)
+    _write(run.id, run.name, run.folder, environ, new=True)
 
 
 def forget(run_id: str, environ: Mapping[str, str]) -> None:
@@ -61,34 +61,43 @@ def listed(environ: Mapping[str, str]) -> list[str]:
 
 def folder_of(run_id: str, environ: Mapping[str, str]) -> str:
     """The folder that was noted for a run, "" if none was."""
-    return _folder_of(f"{folder(environ)}/{run_id}.json")
+    return _path_in(f"{folder(environ)}/{run_id}.json", "folder")
 
 
 def folders(environ: Mapping[str, str]) -> list[str]:
     """Folders of the runs noted, those that are gone left out (and forgotten)."""
-    found = []
+    return list(places(environ))
+
+
+def places(environ: Mapping[str, str]) -> dict[str, str]:
+    """The same folders, each with the one from which its run was started first, "" where that is not known."""
+    found = {}
     for run_id in listed(environ):
-        path = folder_of(run_id, environ)
+        entry = f"{folder(environ)}/{run_id}.json"
+        path = _path_in(entry, "folder")
         if not path:
             continue
         if os.path.isdir(path):
-            found.append(path)
+            found[path] = _path_in(entry, "from")
         else:
             forget(run_id, environ)
     return found
 
 
-def _folder_of(path: str) -> str:
-    """The absolute path that an entry names, "" if it is missing or damaged."""
+def _path_in(entry: str, field: str) -> str:
+    """An absolute path that an entry names, "" if it is missing or damaged."""
     try:
-        found = json.loads((read_bytes(path, LARGEST) or b"").decode("utf-8"))["folder"]
+        found = json.loads((read_bytes(entry, LARGEST) or b"").decode("utf-8"))[field]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
     return found if isinstance(found, str) and os.path.isabs(found) and "\0" not in found else ""
 
 
-def _write(run_id: str, name: str, place: str, environ: Mapping[str, str]) -> None:
+def _write(run_id: str, name: str, place: str, environ: Mapping[str, str], *, new: bool = False) -> None:
+    path = f"{folder(environ)}/{run_id}.json"
     try:
-        write_atomic(f"{folder(environ)}/{run_id}.json", json.dumps({"run": name, "folder": place}) + "\n")
+        started = _path_in(path, "from") or (os.getcwd() if new else "")  # who resumes it elsewhere does not move it
+        entry = {"run": name, "folder": place, "from": started}
+        write_atomic(path, json.dumps(entry) + "\n")
     except OSError:
         pass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean, one_line, some
 from trainshed.base.files import read_object
@@ -152,6 +152,12 @@ class Stored:
         return (status, f"{phase}, {self.submitted}") if self.submitted else None
 
     @property
+    def is_part(self) -> bool:
+        """Whether it is a trial of a tuning job or a step of a pipeline, which have commands of their own."""
+        whole = os.path.dirname(os.path.dirname(self.folder))
+        return any(os.path.isfile(f"{whole}/{name}") for name in ("tune.json", "pipeline.json"))
+
+    @property
     def in_containers(self) -> bool:
         """Whether its hosts are containers."""
         return bool(self.about.get("containers")) and not self.on_ssh and not self.on_kubernetes
@@ -224,13 +230,37 @@ def _is_attempt(value: Any) -> bool:
 
 def every(environ: Mapping[str, str]) -> list[Stored]:
     """The runs that the index knows and those below `./runs`, oldest first."""
-    folders = dict.fromkeys(index.folders(environ))
+    return _in([*index.folders(environ), *_below_runs()])
+
+
+def of_here(environ: Mapping[str, str]) -> list[Stored]:
+    """The runs of the working directory, oldest first: below `./runs`, beside it, and those that were started from it."""
+    try:
+        here = os.path.realpath(".")
+    except OSError:  # it has been removed
+        return []
+    near = {here, os.path.realpath(RUNS)}
+
+    def is_of_here(folder: str, started: str) -> bool:
+        folder = os.path.realpath(folder)
+        return (bool(started) and os.path.realpath(started) == here) or bool({folder, os.path.dirname(folder)} & near)
+
+    noted = index.places(environ).items()
+    return _in([*(folder for folder, started in noted if is_of_here(folder, started)), *_below_runs()])
+
+
+def _below_runs() -> list[str]:
     try:
         with os.scandir(RUNS) as entries:
-            folders.update(dict.fromkeys(os.path.abspath(entry.path) for entry in entries if entry.is_dir()))
+            return [os.path.abspath(entry.path) for entry in entries if entry.is_dir()]
     except OSError:
-        pass
-    once = {os.path.realpath(folder): folder for folder in reversed(folders)}  # a link to a run is no second one
+        return []
+
+
+def _in(folders: Iterable[str]) -> list[Stored]:
+    """The runs in some folders, each once, oldest first."""
+    # A link to a run is no second one.
+    once = {os.path.realpath(folder): folder for folder in reversed(dict.fromkeys(folders))}
     runs = [run for run in map(load, reversed(once.values())) if run.status or run.about]
     return sorted(runs, key=lambda run: str(run.status.get("CreationTime", "")))
 
@@ -244,8 +274,8 @@ class Named(Protocol):
     @property
     def id(self) -> str: ...
 
-
-Run_ = TypeVar("Run_", bound=Named)
+    @property
+    def folder(self) -> str | bytes: ...
 
 
 def is_folder(text: str) -> bool:
@@ -253,37 +283,100 @@ def is_folder(text: str) -> bool:
     return "/" in text or text in (".", "..")
 
 
+def is_runs_folder(path: str) -> bool:
+    """Whether a path leads to a run's folder."""
+    run = load(path) if path else None
+    return run is not None and bool(run.status or run.about)
+
+
 def find(text: str, environ: Mapping[str, str]) -> Stored:
-    """A run by its folder, its name or the beginning of that; the newest one for "".
+    """A run by its folder, its name, or the beginning of that or of its id.
 
     Raises:
-        NoRunError: there is none, or several begin so.
+        NoRunError: there is none, or several are meant.
     """
-    if is_folder(text):
-        run = load(text)
-        if run.status or run.about:
-            return run
+    if not is_folder(text):
+        return load(os.fsdecode(chosen(text, every(environ))))
+    if not is_runs_folder(text):
         raise NoRunError(f"{text} is not a run's folder: it has no status.json")
-    return chosen(text, every(environ))
+    return load(text)
 
 
-def chosen(text: str, runs: Sequence[Run_]) -> Run_:
-    """A run by its name, the beginning of that or of its id; the last one for "". Raises NoRunError."""
-    if not text and runs:
-        return runs[-1]
+def newest(environ: Mapping[str, str], say: Callable[[str], None], *, acts: bool) -> Stored:
+    """The run that is meant where none is named: the newest of the working directory.
+
+    Args:
+        say: told which run is shown, and from where, if it is one of another folder.
+        acts: what is done changes or starts something: no run of another folder is taken, and no trial or step.
+
+    Raises:
+        NoRunError: there is none.
+    """
+    if here := [run for run in of_here(environ) if not (acts and run.is_part)]:
+        return here[-1]
+    others = sorted(every(environ)[::-1], key=lambda run: acts and run.ended)
+    if not others:
+        raise NoRunError("there are no runs, neither in ./runs nor in the index", hint="start a run: trainshed run SCRIPT")
+    if acts:
+        there = some([_told(run) for run in others], 3)
+        raise NoRunError(f"this folder has no run of its own; there is {there}", hint="name the run that you mean")
+    say(f"this folder has no runs: this is {_told(others[0])}")
+    return others[0]
+
+
+def refuse_run_named(text: str, environ: Mapping[str, str]) -> None:
+    """Raises NoRunError where a word that is a folder of another kind is also a run's name, or the beginning of one."""
+    meant = [] if is_folder(text) else _fitting(text, every(environ))
+    if meant:
+        raise _either(text, meant)
+
+
+def chosen(text: str, runs: Sequence[Named]) -> str | bytes:
+    """The folder of a run by its name, the beginning of that or of its id; also a run's folder in the working directory.
+
+    Raises:
+        NoRunError: there is none, or several are meant.
+    """
+    if not text:
+        raise NoRunError("the name of the run is empty")
+    meant = _fitting(text, runs)
+    if is_runs_folder(text):
+        if others := [run for run in meant if os.path.realpath(os.fsdecode(run.folder)) != os.path.realpath(text)]:
+            raise _either(text, others)
+        return text
+    if len(meant) == 1:
+        return meant[0].folder
     if not runs:
         raise NoRunError("there are no runs, neither in ./runs nor in the index", hint="start a run: trainshed run SCRIPT")
-    exact = [run for run in runs if run.name == text]
-    begins = exact or [run for run in runs if run.name.startswith(text) or (len(text) > 5 and run.id.startswith(text))]
-    if len(begins) == 1:
-        return begins[0]
-    if not begins:
+    if not meant:
         near = did_you_mean(text, [run.name for run in runs])
         raise NoRunError(f"there is no run {text!r}" + (f": {near}" if near else ""), hint="trainshed ls lists them")
-    names = ", ".join(run.name for run in begins[-3:])
-    if exact:
-        raise NoRunError(f"several runs are named {text!r}", hint="name the folder instead")
-    raise NoRunError(f"{len(begins)} runs begin with {text!r}: {names}", hint="give more characters of the name")
+    if meant[0].name == text:
+        places = some([_folder(run) for run in meant[::-1]], 3)
+        raise NoRunError(f"several runs are named {text!r}: in {places}", hint="name the folder instead")
+    names = some([run.name for run in meant[::-1]], 3)
+    raise NoRunError(f"{len(meant)} runs begin with {text!r}: {names}", hint="give more characters of the name")
+
+
+def _fitting(text: str, runs: Sequence[Named]) -> list[Named]:
+    """The runs of a name; without any, those whose names or ids begin so."""
+    exact = [run for run in runs if run.name == text]
+    return exact or [run for run in runs if run.name.startswith(text) or (len(text) > 5 and run.id.startswith(text))]
+
+
+def _either(text: str, runs: Sequence[Named]) -> NoRunError:
+    there = some([_told(run) for run in runs[::-1]], 3)
+    return NoRunError(
+        f"{text!r} is a folder here, and may also mean {there}", hint=f"write ./{text} for the folder, or the run's folder"
+    )
+
+
+def _told(run: Named) -> str:
+    return f"{run.name} in {_folder(run)}"
+
+
+def _folder(run: Named) -> str:
+    return one_line(os.fsdecode(run.folder))
 
 
 def refuse_masked(job: Job, where: str) -> None:

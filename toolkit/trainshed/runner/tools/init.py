@@ -8,6 +8,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
+from trainshed import __version__
 from trainshed.base.errors import TrainshedError, did_you_mean
 from trainshed.base.files import write_atomic
 
@@ -28,10 +29,13 @@ parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--lr", type=float, default=0.1)
 arguments = parser.parse_args()
 
-checkpoint = os.path.join(os.environ["SM_CHECKPOINT_DIR"], "state.json")
-unfinished = checkpoint + "." + os.environ["SM_CURRENT_HOST"]  # hosts may share the folder
+# `trainshed` sets the SM_* variables; plain `python train.py` keeps the model alone, below the working directory.
+checkpoints = os.environ.get("SM_CHECKPOINT_DIR", "")
+models = os.environ.get("SM_MODEL_DIR", "model")
+checkpoint = os.path.join(checkpoints, "state.json")
+unfinished = checkpoint + "." + os.environ.get("SM_CURRENT_HOST", "")  # hosts may share the folder
 slope, offset, first = 0.0, 0.0, 0
-if os.path.exists(checkpoint):
+if checkpoints and os.path.exists(checkpoint):
     with open(checkpoint) as file:
         slope, offset, first = json.load(file)
     print(f"going on at epoch {first}", flush=True)
@@ -47,11 +51,13 @@ for epoch in range(first, arguments.epochs):
         slope -= arguments.lr * error * x / 100
         offset -= arguments.lr * error / 100
     print(f"metric loss={loss:.5f} epoch={epoch}", flush=True)
-    with open(unfinished, "w") as file:
-        json.dump([slope, offset, epoch + 1], file)
-    os.replace(unfinished, checkpoint)  # whole or not there, whenever the job is stopped
+    if checkpoints:
+        with open(unfinished, "w") as file:
+            json.dump([slope, offset, epoch + 1], file)
+        os.replace(unfinished, checkpoint)  # whole or not there, whenever the job is stopped
 
-with open(os.path.join(os.environ["SM_MODEL_DIR"], "line.json"), "w") as file:
+os.makedirs(models, exist_ok=True)
+with open(os.path.join(models, "line.json"), "w") as file:
     json.dump({"slope": slope, "offset": offset}, file)
 '''
 _CHANNEL = re.compile(r"SM_CHANNEL_([A-Z0-9_]+)")
@@ -195,7 +201,11 @@ def dockerfile(script: str, requirements: bool) -> str:
         "ARG BASE_IMAGE=python:3.12-slim-bookworm",
         "FROM ${BASE_IMAGE}",
         "",
+        "# Where no index has trainshed, put its wheel beside this file, from a checkout or a git address:",
+        "#     pip wheel --no-deps -w . CHECKOUT        or        pip wheel --no-deps -w . git+ADDRESS",
+        "# and take the second of these lines.",
         "ARG TRAINSHED=trainshed",
+        f"# ARG TRAINSHED=./trainshed-{__version__}-py3-none-any.whl",
         "ARG PIP_INDEX_URL=",
         "WORKDIR /app",
     ]

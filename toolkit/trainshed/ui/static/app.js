@@ -92,7 +92,7 @@ function lasting(seconds) {
     : minutes < 2880 ? Math.floor(minutes / 60) + " h " + String(minutes % 60).padStart(2, "0") + " min" : Math.floor(minutes / 1440) + " d";
 }
 
-const took = row => row.state === "InProgress" || row.state === "Stopping" ? Date.now() / 1000 - row.started : row.seconds === null ? NaN : row.seconds;
+const took = row => row.state === "InProgress" || row.state === "Stopping" ? Date.now() / 1000 - row.started - row.paused : row.seconds === null ? NaN : row.seconds;
 
 function ago(time) {
   if (!time) return "";
@@ -407,7 +407,7 @@ async function showRun(key, tab) {
 
   function head() {
     const run = told.run;
-    const stop = button("Stop", () => act("stop", {}), "danger"), resume = button("Resume", () => act("resume", {}));
+    const stop = button("Stop …", () => confirmed("Stop " + run.name + "?", "Its script may save; then its results are collected.", "Stop it", () => act("stop", {})), "danger"), resume = button("Resume", () => act("resume", {}));
     stop.disabled = !told.can.stop; resume.disabled = !told.can.resume || told.busy;
     stop.id = "stop"; resume.id = "resume";
     const again = button("Clone …", () => clone(path, act));
@@ -418,7 +418,7 @@ async function showRun(key, tab) {
       ["attempts", told.attempts > 1 ? told.attempts : ""], ["tags", Object.entries(run.tags).map(([name, text]) => name + "=" + text).join(", ")], ["folder", run.folder]];
     top.replaceChildren(
       make("div", { class: "bar" }, make("h1", {}, run.name), pill(run.state), make("span", { class: "soft" }, run.more),
-        make("span", { class: "acts" }, stop, resume, again, report), make("span", { class: "soft", id: "words" }, told.words.join(" · "))),
+        make("span", { class: "acts" }, resume, again, report, stop), make("span", { class: "soft", id: "words" }, told.words.join(" · "))),
       phases(told.phases),
       make("dl", { class: "facts" }, ...facts.filter(one => one[1] !== "").map(([name, text]) => make("div", { class: name === "folder" ? "long" : null }, make("dt", {}, name), make("dd", {}, String(text))))));
     const now = JSON.stringify([told.failure, told.findings]);
@@ -541,6 +541,14 @@ async function clone(path, act) {
     document.body.append(box);
     box.showModal();
   } catch (error) { trouble(error); }
+}
+
+function confirmed(question, what, word, act) {
+  const box = make("dialog", {}, make("h2", {}, question), make("p", { class: "soft" }, what));
+  box.append(make("div", { class: "bar" }, button("Close", () => box.close()), button(word, () => { box.close(); act(); }, "danger")));
+  box.addEventListener("close", () => box.remove());
+  document.body.append(box);
+  box.showModal();
 }
 
 async function openTicket(path, file) {

@@ -116,9 +116,8 @@ class MpiWatcher(Watcher):
         self._check_start(run, now)
         self._check_proxies(run, now)
         if self._all_ended(run):
-            if self.stop and self.plan.node_rank == 0 and not any(ranks.here for ranks in self.ranks_of.values()):
-                # Without a rank nobody can fail, and the job would end as if its script had answered the signal.
-                run.abandon(Interrupted(self.stop, f"before MPI had started any rank{self.stop_of}"))
+            if self.plan.node_rank == 0:
+                self._check_end(run)
             self._release(run, now)
 
     def signalled(self, number: int, grace: float) -> None:
@@ -289,12 +288,7 @@ class MpiWatcher(Watcher):
         names = some(missing, 8)
         what = f"the ranks of {names}" if missing else "all ranks"
         if all(process.returncode == 0 for process in _helpers(run)):
-            run.abandon(
-                LaunchError(
-                    "mpirun ended without starting all ranks",
-                    hint="look at sagemaker_mpi_custom_mpi_options: trainshed itself gives the hosts and the program",
-                )
-            )
+            run.abandon(_not_started())
         elif waited > limit:
             run.abandon(
                 ClusterError(
@@ -306,6 +300,13 @@ class MpiWatcher(Watcher):
         elif now - self.said >= SAY_EVERY:
             self.said = now
             self.say(f"waiting for mpirun to start {what} ({waited:.0f} s of {limit:.0f} s)")
+
+    def _check_end(self, run: Supervised) -> None:
+        """Abandons a run that ends though ranks have never started: they cannot fail, and it would pass for a success."""
+        if self.stop and not any(ranks.here for ranks in self.ranks_of.values()):
+            run.abandon(Interrupted(self.stop, f"before MPI had started any rank{self.stop_of}"))
+        elif not run.stopping and not self._all_started() and not self.roster.absent():
+            run.abandon(_not_started())
 
     def _check_proxies(self, run: Supervised, now: float) -> None:
         """Stops the ranks when Open MPI has ended their proxies, as it does when it aborts the job.
@@ -319,6 +320,14 @@ class MpiWatcher(Watcher):
         self.aborted_at = (self.aborted_at or now) if gone else 0.0
         if gone and not run.stopping and now - self.aborted_at > ABORT_SECONDS:
             run.stop_for_others("Open MPI ended the ranks without giving a reason", interrupted=False, lost=False)
+
+
+def _not_started() -> LaunchError:
+    return LaunchError(
+        "mpirun ended without starting all ranks",
+        hint="look at sagemaker_mpi_custom_mpi_options (such as `--bind-to` with more ranks than cores, also of hosts on one "
+        "machine): trainshed itself gives the hosts and the program",
+    )
 
 
 def rank_spec(plan: MpiPlan, of_open_mpi: dict[str, str], cpus: tuple[int, ...]) -> ProcessSpec | None:

@@ -16,6 +16,7 @@ from trainshed.metrics.points import Point
 from trainshed.metrics.scraper import Scraper, scan_file
 from trainshed.metrics.series import Series, read_outputs, series_of
 from trainshed.runner.state.records import in_shape
+from trainshed.runner.state.stored import is_folder
 
 LARGEST = 64 << 20  # bytes of a record or of a log's end that are read
 LOSSES = ("train_loss", "loss", "training_loss")
@@ -86,6 +87,11 @@ def read_run(path: str) -> Facts:
         rate=rate,
         data=_data(everything),
     )
+
+
+def is_record(path: str) -> bool:
+    """Whether a path may be given to `read_run` though it is no run's folder."""
+    return os.path.isfile(path) or is_folder(path) or bool(_records_below(path))
 
 
 def _data(records: list[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
