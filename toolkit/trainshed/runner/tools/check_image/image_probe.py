@@ -7,7 +7,7 @@ from typing import Any
 
 from trainshed.base.check import LEAST_PYTHON, Check, fail, ok, warn
 
-# Plain POSIX sh: the image may have nothing else. One `name=value` a line. $1: the program that ENTRYPOINT starts as `train`.
+# Plain POSIX sh: the image may have nothing else. One `name=value` a line. $1: the program ENTRYPOINT starts as `train`.
 PROBE = r"""
 say() { printf '%s=%s\n' "$1" "$2"; }
 train=$(command -v train)
