@@ -105,7 +105,7 @@ def dispatch(command: str, arguments: list[str]) -> int:
     if command == "train":  # reads its own words: it has no time for argparse
         from trainshed.container.main import command as train
 
-        train(["train", *arguments])  # ends this process
+        train(arguments)  # ends this process
     from importlib import import_module
 
     from .parser import Parser

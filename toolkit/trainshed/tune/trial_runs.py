@@ -272,7 +272,7 @@ def ended(trial: Trial, run: Stored, values: tuple[float, ...], missing: str) ->
     """
     state = {"Completed": COMPLETED, "Stopped": STOPPED}.get(run.said[0], FAILED)
     reason = str(run.status.get("FailureReason") or "").splitlines()
-    why = trial.halt or (reason[0] if reason and state != COMPLETED else "")
+    why = trial.halt or ("; ".join(reason[:1] + _hint(reason)) if state != COMPLETED else "")
     if state == STOPPED and not why:
         why = {"MaxRuntimeExceeded": "it reached its time limit", "MaxWaitTimeExceeded": "it reached its time limit"}.get(
             run.said[1], "stopped"
@@ -293,6 +293,11 @@ def ended(trial: Trial, run: Stored, values: tuple[float, ...], missing: str) ->
         reason=why[:1024],
         seconds=float(billed) * _hosts(run) if isinstance(billed, (int, float)) else 0.0,
     )
+
+
+def _hint(reason: list[str]) -> list[str]:
+    """The line of a failure that says what to do."""
+    return [line for line in reason[1:] if line.startswith("hint: ")][:1]
 
 
 def _hosts(run: Stored) -> int:
