@@ -227,9 +227,9 @@ def test_a_file_that_the_script_deletes_arrives(job_tree: Any) -> None:
     job_tree.code("train.py", DELETES)
     job_tree.configure(hyperparameters={"sagemaker_s3_output": f"s3://{BUCKET}/out"})
     with own_s3() as environment:
-        done = job_tree.train(SAGEMAKER_PROGRAM="train.py", TRAINING_JOB_NAME="job", **environment)
+        done = job_tree.train(SAGEMAKER_PROGRAM="train.py", TRAINING_JOB_NAME="short", **environment)
         assert done.status == 0, done.output
-        assert keys(environment, "out/job/output/intermediate/") == ["short"]
+        assert keys(environment, "out/short/output/intermediate/") == ["short"]
 
 
 def test_a_job_whose_intermediate_output_arrives_succeeds(job_tree: Any) -> None:
