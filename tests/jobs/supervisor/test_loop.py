@@ -181,7 +181,7 @@ stops = []
 signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
 open("ready", "w").close()
 while not stops: time.sleep(0.01)
-end = time.monotonic() + 100
+end = time.monotonic() + 30
 while os.getppid() == int(sys.argv[1] or 0) and time.monotonic() < end: time.sleep(0.01)  # until the wrapper is dead
 open("saved", "w").write(str(len(stops)))
 sys.exit(int(sys.argv[2]))

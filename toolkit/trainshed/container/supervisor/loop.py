@@ -232,8 +232,9 @@ class _Loop:
         for pid in left:
             if pid not in self.run.left_behind:
                 self.run.left_behind.add(pid)
-                if pid not in self.run.asked:
-                    send(pid, state.signal or signal.SIGTERM, group=False)
+                number = state.signal or signal.SIGTERM
+                if pid not in self.run.asked and not self.run.gets_it_anyway(pid, number, left):
+                    send(pid, number, group=False)
         if state.deadline is None or state.due(self.run.now()):
             state.kill()
             kill(left)

@@ -95,6 +95,10 @@ class SupervisedRun:
         for watcher in self.watchers:
             watcher.failed(why)
 
+    def gets_it_anyway(self, pid: int, number: int, left: Sequence[int]) -> bool:
+        """Whether a wrapper that is left, too, passes a signal on to a process, as `timeout` does."""
+        return any(pid in self.wrapped.get(one, ()) and catches(one, number) for one in left)
+
     def outcome(self) -> Outcome:
         """How the run ended, once all of it has."""
         for rank in self.ranks:
