@@ -138,13 +138,20 @@ def begin_anew(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapp
     Raises:
         TrainshedError, JobError: it cannot be started.
     """
-    run = folder.run(trial.number)
-    aside = next(path for number in range(1, 10_000) if not os.path.lexists(path := f"{run}.aside-{number}"))
+    put_aside(folder, trial.number)
+    begin(tuning, trial, folder, environ)
+
+
+def put_aside(folder: TuningFolder, number: int) -> None:
+    """Gives a trial's run another name, so that the trial has none. Raises TrainshedError."""
+    run = folder.run(number)
+    aside = next(path for count in range(1, 10_000) if not os.path.lexists(path := f"{run}.aside-{count}"))
     try:
         os.rename(run, aside)
+    except FileNotFoundError:  # it never began
+        pass
     except OSError as error:
         raise unusable(error, folder.path) from error
-    begin(tuning, trial, folder, environ)
 
 
 def begin_again(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
