@@ -11,6 +11,7 @@ import pytest
 
 from support.own_s3 import BUCKET, keys, own_s3
 from trainshed.container import intermediate
+from trainshed.container.intermediate.held import Held
 from trainshed.container.intermediate.inotify import Watch
 from trainshed.container.intermediate.uploader import Uploader
 
@@ -71,6 +72,46 @@ def test_what_is_gone_again_is_no_matter(watched: Path) -> None:
     uploader = Uploader(str(watched), "s3://b/p/", lambda path, bucket, key: put.append(key), lambda line: None)
     assert all(uploader.upload(path) for path in watch.take())
     assert put == []
+
+
+def test_a_file_that_is_deleted_after_its_close_is_uploaded_as_it_was(watched: Path) -> None:
+    watch, held, put = Watch(str(watched)), Held(), {}
+    attempts: list[str] = []
+
+    def second_time(path: str, bucket: str, key: str) -> None:
+        attempts.append(key)
+        if attempts.count("flaky") == 1 and key == "flaky":
+            raise OSError("down")
+        put[key] = Path(path).read_text()
+
+    uploader = Uploader(str(watched), "s3://b/", second_time, lambda line: None)
+    (watched / "sub").mkdir()
+    held.add(watch.take())
+    for name in ("a", "sub/b", "flaky", "replaced"):
+        (watched / name).write_text(f"first of {name}")
+    os.mkfifo(watched / "pipe")
+    held.add(watch.take())
+    (watched / "new").write_text("second")
+    os.rename(watched / "new", watched / "replaced")
+    held.add(watch.take())
+    for path in ("a", "sub/b", "flaky", "pipe"):
+        (watched / path).unlink()
+    (watched / "sub").rmdir()
+    held.end()
+    while (file := held.take()) is not None:
+        uploader.upload_held(*file)
+
+    assert uploader.rest() == 0
+    assert put == {**{name: f"first of {name}" for name in ("a", "sub/b", "flaky")}, "replaced": "second"}
+
+
+def test_what_waits_is_held_by_few_descriptors_and_goes_by_its_path_beyond_those(watched: Path) -> None:
+    held = Held()
+    held._most = 0  # as where the limit on descriptors is reached
+    (watched / "a").write_text("1")
+    held.add([f"{watched}/a", f"{watched}/gone"])
+    held.end()
+    assert [held.take(), held.take()] == [(f"{watched}/a", -1), None]
 
 
 def test_waiting_ends_with_a_file_or_with_the_job(watched: Path) -> None:
@@ -149,6 +190,23 @@ open(folder + "/first", "w").write("1")
 os.makedirs(folder + "/deep")
 open(folder + "/deep/second", "w").write("22")
 """
+# Deleted when the uploader holds it, which is an event: its descriptor. S3's client may not even be there by then.
+DELETES = """\
+import glob, os, time
+path = os.environ["SM_OUTPUT_INTERMEDIATE_DIR"] + "/short"
+open(path, "w").write("lived")
+def held():
+    for link in glob.glob("/proc/[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) == path:
+                return True
+        except OSError:
+            pass
+end = time.monotonic() + 60
+while not held() and time.monotonic() < end:
+    time.sleep(0.005)
+os.unlink(path)
+"""
 
 
 def test_a_job_whose_intermediate_output_does_not_arrive_says_so_at_its_end_and_keeps_its_model(job_tree: Any) -> None:
@@ -162,6 +220,16 @@ def test_a_job_whose_intermediate_output_does_not_arrive_says_so_at_its_end_and_
     assert "first cannot be uploaded" in done.stderr
     assert "WARNING: files of the intermediate output" in done.stderr
     assert "Reporting training SUCCESS" in done.stderr
+
+
+@pytest.mark.safety
+def test_a_file_that_the_script_deletes_arrives(job_tree: Any) -> None:
+    job_tree.code("train.py", DELETES)
+    job_tree.configure(hyperparameters={"sagemaker_s3_output": f"s3://{BUCKET}/out"})
+    with own_s3() as environment:
+        done = job_tree.train(SAGEMAKER_PROGRAM="train.py", TRAINING_JOB_NAME="short", **environment)
+        assert done.status == 0, done.output
+        assert keys(environment, "out/short/output/intermediate/") == ["short"]
 
 
 def test_a_job_whose_intermediate_output_arrives_succeeds(job_tree: Any) -> None:

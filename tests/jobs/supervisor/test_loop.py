@@ -175,6 +175,47 @@ def test_shells_get_the_signal_with_their_whole_group(tmp_path: Path) -> None:
     assert (result["returncodes"], result["killed"]) == ([-15], 0)
 
 
+SAVES = """\
+import os, signal, sys, time
+stops = []
+signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
+open("ready", "w").close()
+while not stops: time.sleep(0.01)
+end = time.monotonic() + 30
+while os.getppid() == int(sys.argv[1] or 0) and time.monotonic() < end: time.sleep(0.01)  # until the wrapper is dead
+open("saved", "w").write(str(len(stops)))
+sys.exit(int(sys.argv[2]))
+"""
+WRAPPERS = {  # how the script is started: whether it sees its wrapper die
+    "{script}; exit $?": True,
+    "bash -c '{inner}; true'; true": True,
+    "env A=1 nice sh -c '{inner}; true'; true": True,
+    "timeout 500 {alone}": False,
+    "sleep 600 & {script}; true": True,
+}
+
+
+@pytest.mark.parametrize("code", [75, 0, 3])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrapper_that_dies_of_the_stop_ends_as_the_script_in_it_that_has_saved(
+    tmp_path: Path, wrapper: str, code: int
+) -> None:
+    (tmp_path / "saves.py").write_text(SAVES)
+    words = {
+        name: f"{sys.executable} saves.py {at} {code}" for name, at in (("script", "$$"), ("inner", "$$"), ("alone", "0"))
+    }
+    driven = Driven.__new__(Driven)
+    driven.folder = tmp_path
+    spec = {"argv": ["sh", "-c", wrapper.format(**words)], "env": {"PATH": "/bin:/usr/bin"}, "cwd": str(tmp_path)}
+    driven.process = driven._start({"processes": [{**spec, "signal_group": True}], "grace_seconds": 300})
+    driven.wait_for("ready")
+    driven.process.send_signal(signal.SIGTERM)
+    result = driven.result()
+    assert (result["returncodes"], result["left_behind"], result["killed"]) == ([code], 0, 0)
+    if WRAPPERS[wrapper]:
+        assert (tmp_path / "saved").read_text() == "1", "a second signal would end a script that saves"
+
+
 @pytest.mark.spine
 def test_what_is_left_running_is_counted_ended_and_reaped(tmp_path: Path) -> None:
     result = Driven(tmp_path, "sleep 600 & setsid sleep 600 & true").result()

@@ -64,6 +64,50 @@ def test_the_same_command_again_runs_nothing_and_says_the_same(tunes: Tunes) -> 
     assert len(tunes.noted("started")) == 2
 
 
+FLAKY = """\
+import os, sys
+x = int(os.environ["SM_HP_X"])
+with open(os.environ["NOTES"] + "/started", "a") as file:
+    file.write(f"{x}\\n")
+if x != 2 and not os.path.exists(os.environ["NOTES"] + "/mended"):
+    sys.exit("the data is not there")
+print(f"metric loss={x}")
+"""
+
+
+def test_trials_that_have_failed_are_run_again_on_demand_and_others_are_not(tunes: Tunes) -> None:
+    tunes.project.write({"flaky.py": FLAKY})
+    values = "job: {program: flaky.py, environment: {NOTES: '%s'}}\nsearch: {x: [3, 2, 1, 4]}\n"
+    file = tunes.file(f"{values}objective: minimize loss\nstrategy: grid\nmax_parallel_jobs: 2\n")
+    done = tunes.project.trainshed("tune", file)
+    assert [trial["state"] for trial in tunes.trials()] == ["Failed", "Completed", "Failed", "Failed"], done.output
+    again = tunes.project.trainshed("tune", "--resume")
+    assert again.status == 0 and len(tunes.noted("started")) == 4, "without the flag they stay as they are"
+
+    (tunes.notes / "mended").touch()
+    done = tunes.project.trainshed("tune", "--resume", "--retry", "failed")
+
+    assert done.status == 0, done.output
+    assert "3 trials that have failed are run again" in done.stderr and "had failed: " in done.stderr
+    assert [(trial["state"], trial["value"]) for trial in tunes.trials()] == [("Completed", x) for x in (3, 2, 1, 4)]
+    assert sorted(tunes.noted("started")) == sorted(["1", "2", "3", "4", "1", "3", "4"])
+    assert os.readlink(tunes.folder() / "best") == "trials/0003"
+    assert (tunes.folder() / "trials/0001.aside-1/status.json").exists()
+
+
+def test_all_trials_that_have_failed_are_run_again_where_the_search_was_given_up(tunes: Tunes) -> None:
+    tunes.project.write({"flaky.py": FLAKY})
+    values = "job: {program: flaky.py, environment: {NOTES: '%s'}}\nsearch: {x: [3, 1, 4]}\n"
+    file = tunes.file(f"{values}objective: minimize loss\nstrategy: grid\nmax_failed_jobs: 2\n")
+    assert tunes.project.trainshed("tune", file).status == 1 and len(tunes.trials()) == 2
+    (tunes.notes / "mended").touch()
+
+    done = tunes.project.trainshed("tune", file, "--retry", "failed")
+
+    assert done.status == 0, done.output
+    assert [trial["value"] for trial in tunes.trials()] == [3, 1, 4]
+
+
 def test_another_tuning_job_in_the_folder_is_refused(tunes: Tunes) -> None:
     tunes.project.trainshed("tune", tunes.file(TWO.replace("0.1, 0.25", "0.1")))
     other = tunes.project.trainshed("tune", tunes.file(TWO.replace("minimize loss", "maximize loss")))

@@ -20,6 +20,22 @@ def test_train_runs_whether_or_not_an_entrypoint_hands_it_its_own_name(arguments
     assert (done.status, done.stdout) == (0, "['--epochs', '3']\n"), done.output
 
 
+def test_all_problems_of_a_job_are_on_the_console(job_tree: Any) -> None:
+    wrong = {f"trainshed_{name}": "x" for name in ("grace_seconds", "bind", "metrics")}
+    job_tree.configure(hyperparameters=wrong)
+    job_tree.code("train.py")
+
+    done = job_tree.train()
+
+    assert done.status == 2
+    assert [name for name in wrong if f". {job_tree.base}/input/config/hyperparameters.json: {name} = x" in done.stderr] == [
+        *wrong
+    ]
+
+    job_tree.configure(hyperparameters={f"trainshed_no_such_{number}": "x" for number in range(60)})
+    assert len(job_tree.train().stderr.splitlines()) < 60, "where there are very many, the failure file has the rest"
+
+
 def test_options_follow_the_name(job_tree: Any) -> None:
     assert job_tree.train("train", "--version").stdout == f"trainshed {trainshed.__version__}\n"
 

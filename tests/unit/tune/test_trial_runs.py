@@ -7,10 +7,11 @@ import pytest
 from trainshed.runner.job.job import Distribution, Job, Resources
 from trainshed.runner.job.nodes import RawText
 from trainshed.runner.places import gpus
+from trainshed.runner.state.stored import Stored
 from trainshed.tune import trial_runs
 from trainshed.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, Parameter
 from trainshed.tune.trial import Trial
-from trainshed.tune.trial_runs import environ_of, job_of_trial, job_with
+from trainshed.tune.trial_runs import ended, environ_of, job_of_trial, job_with
 from trainshed.tune.tuning import Limits, Objective, Tuning
 from trainshed.tune.tuning_folder import TuningFolder
 
@@ -53,6 +54,15 @@ def test_each_trial_has_its_own_checkpoints_and_folder() -> None:
     assert (made.output, made.full_name) == ("/tunes/t/trials/0007", "t-0007")
     assert (made.checkpoints, made.checkpoint_copy_to) == ("/ck/t-0007", "s3://b/ck/t-0007")
     assert made.hyperparameters["_tuning_objective_metric"] == "loss" and made.tags == {"tuning": "t"}
+
+
+def test_a_failed_trial_tells_the_hint_of_its_run() -> None:
+    reason = "UserError: a.py ended with 2: unrecognized arguments: -x 3\n  at a.py:3\nhint: write add_argument('-x', '--x')"
+    run = Stored("/tunes/t/trials/0007", {"TrainingJobStatus": "Failed", "FailureReason": reason}, {})
+
+    assert ended(trial(), run, (), "").reason == f"{reason.splitlines()[0]}; hint: write add_argument('-x', '--x')"
+    run = Stored("/tunes/t/trials/0007", {"TrainingJobStatus": "Failed", "FailureReason": "lost"}, {})
+    assert ended(trial(), run, (), "").reason == "lost"
 
 
 def test_cores_are_shared_and_what_the_job_says_wins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,27 @@ def _checksum_in_parts(file: Any, size: int) -> str:
     return base64.b64encode(found.digest()).decode()
 
 
+def check_writable(client: Any, bucket: str, key: str) -> None:
+    """Begins an upload and breaks it off: nothing is left, and what forbids uploads is known early.
+
+    A storage without uploads in parts is not asked.
+
+    Raises:
+        Exception: boto3's.
+    """
+    try:
+        begun = client.create_multipart_upload(Bucket=bucket, Key=key)
+    except Exception as error:
+        response = getattr(error, "response", None) or {}
+        if response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (405, 501):
+            return
+        raise
+    try:
+        client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=begun["UploadId"])
+    except Exception:  # nobody sees an upload without parts; a right that is missing here is needed nowhere else
+        pass
+
+
 def explain(error: BaseException) -> str:
     """What boto3 says went wrong, on one line, without logins; its many errors have no common base worth naming."""
     return mask_text(shorten(str(error) or type(error).__name__, 300))

@@ -105,9 +105,9 @@ def main(argv: list[str] | None = None) -> int:
 def dispatch(command: str, arguments: list[str]) -> int:
     """Runs one command of `COMMANDS`; returns its exit status. Raises what the command raises."""
     if command == "train":  # reads its own words: it has no time for argparse
-        from trainshed.container.main import main as train
+        from trainshed.container.main import command as train
 
-        return train(arguments)
+        train(arguments)  # ends this process
     from importlib import import_module
 
     from .parser import Parser

@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER
 
+from . import say
 from .parser import Parser
 
 
@@ -28,6 +29,6 @@ def run(options: Namespace) -> int:
     from trainshed.runner.places.container_engine import find_engine
     from trainshed.runner.tools.check_image.check import examine
 
-    checks = examine(options.image, find_engine(os.environ))
+    checks = examine(options.image, find_engine(os.environ), say)
     print(as_json(checks) if options.json else as_lines(checks))
     return EXIT_USER if any(check.level == "fail" for check in checks) else EXIT_SUCCESS

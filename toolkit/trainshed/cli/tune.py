@@ -41,6 +41,7 @@ def add_arguments(parser: Parser) -> None:
     group = parser.add_argument_group("the tuning job")
     add = group.add_argument
     add("--resume", action="store_true", help="go on with a tuning job as it was understood; limits may be changed")
+    add("--retry", choices=("failed",), default="", metavar="failed", help="run trials again that have failed")
     add("--output", dest="folder", default="", metavar="DIR", help="its folder (default: tunes/NAME); of report the file")
     add("--name", dest="tuning_name", default="", metavar="NAME", help="its name (default: the file's)")
     add("--max-jobs", default="", metavar="N", help="trials")
@@ -79,7 +80,9 @@ def run(options: Namespace) -> int:
         tuning = _with_options_of_sbatch(tuning, options.sbatch)
     if options.dry_run:
         return _dry_run(tuning)
-    return tune(tuning, os.path.abspath(options.what), options.folder or f"{TUNES}/{tuning.name}", os.environ)
+    return tune(
+        tuning, os.path.abspath(options.what), options.folder or f"{TUNES}/{tuning.name}", os.environ, bool(options.retry)
+    )
 
 
 def _with_options_of_sbatch(tuning: Tuning, pairs: list[str]) -> Tuning:
@@ -125,7 +128,7 @@ def _resume(options: Namespace) -> int:
     def change(tuning: Tuning) -> Tuning:
         return replace(tuning, limits=replace(tuning.limits, **limits))
 
-    return resume(find(options.what or options.folder), os.environ, change)
+    return resume(find(options.what or options.folder), os.environ, change, bool(options.retry))
 
 
 def _ask(options: Namespace) -> int:
@@ -135,7 +138,7 @@ def _ask(options: Namespace) -> int:
     if options.resume:
         raise UsageError(f"--resume cannot be used with {options.what}")
     _refuse_job_flags(options, options.what)
-    if _changes(options) or options.dry_run:
+    if _changes(options) or options.dry_run or options.retry:
         raise UsageError(f"{options.what} changes no limits")
     folder = find(options.tuning)
     if options.what == "status":

@@ -32,7 +32,7 @@ def describe(planned: Planned) -> str:
         ("job", job.name or "(no name)"),
         ("base", job.paths.base),
         ("program", f"{program.name} ({program.kind}) in {program.folder}"),
-        ("install", f"{program.requirements or 'nothing'}" + (" and the package" if program.kind == "package" else "")),
+        ("install", f"{program.requirements or 'nothing'}" + (" and the package" if program.installs else "")),
         ("hosts", f"{', '.join(cluster.hosts)} (this is {cluster.current_host}, node rank {cluster.rank})"),
         ("scheduler", f"{cluster.scheduler}: {cluster.evidence}"),
         (

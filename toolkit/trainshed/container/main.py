@@ -15,6 +15,7 @@ from trainshed.machine.isolation import isolate
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import NoReturn
 
 USAGE = """\
 usage: train [--dry-run] [--help] [--version]
@@ -73,7 +74,7 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is `fd`
 
 
-def command() -> None:
+def command(argv: list[str] | None = None) -> NoReturn:
     """The whole process: ends without Python's own clean-up, which takes longer than all of our reporting.
 
     Stop signals wait until `training` handles them, and none of our modules can be one of the user's.
@@ -82,7 +83,7 @@ def command() -> None:
     from trainshed.machine.signals import hold_stops
 
     hold_stops()
-    code = main()
+    code = main(argv)
     try:
         print(end="", flush=True)
     except OSError:  # nobody reads any more

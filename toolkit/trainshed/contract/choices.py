@@ -27,9 +27,10 @@ PEERS_LAUNCHERS = ("sagemaker_pytorch_container.training:main", "sagemaker_tenso
 # Flags of the platform that choose a distribution, in the order in which the first one set wins. SDK v2 sends
 # `pytorchddp` of its PyTorch class as the smddp flag, so that flag is plain DDP here.
 DATA_PARALLEL = "sagemaker_distributed_dataparallel_enabled"
+PYTORCH_DDP = "sagemaker_pytorch_ddp_enabled"
 DISTRIBUTION_FLAGS = (
     ("sagemaker_mpi_enabled", "mpi"),
-    ("sagemaker_pytorch_ddp_enabled", "torchrun"),
+    (PYTORCH_DDP, "torchrun"),
     ("sagemaker_torch_distributed_enabled", "torchrun"),
     (DATA_PARALLEL, "torchrun"),
     ("sagemaker_pytorch_xla_multi_worker_enabled", "xla"),

@@ -76,11 +76,11 @@ def descendants(root: int | None = None) -> list[int]:
     found: list[int] = []
     direct: list[int] = []
     while True:
-        known, direct = set(direct), _children(top)
+        known, direct = set(direct), children(top)
         queue = [pid for pid in direct if not _is_zombie(pid)]
         while queue:
             found.append(queue.pop(0))
-            queue += [pid for pid in _children(found[-1]) if not _is_zombie(pid)]
+            queue += [pid for pid in children(found[-1]) if not _is_zombie(pid)]
         # A child that ended between two rounds has left its children to the subreaper, so another round finds them.
         if found or set(direct) <= known:
             return found
@@ -151,16 +151,17 @@ def _is_living_child(pid: int) -> bool:
         return False
 
 
-def _children(pid: int) -> list[int]:
-    children: list[int] = []
+def children(pid: int) -> list[int]:
+    """PIDs of what a process has started and not reaped, zombies included; [] where it has ended."""
+    found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children") as file:
-                children += map(int, file.read().split())
+                found += map(int, file.read().split())
     except OSError:
         if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):  # a kernel without that file
             return _children_by_scan(pid)
-    return children
+    return found
 
 
 def _children_by_scan(parent: int) -> list[int]:

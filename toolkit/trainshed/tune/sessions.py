@@ -24,7 +24,7 @@ from .describe import describe
 from .propose import require_optuna
 from .trial_runs import Curves, look
 from .tuner import Tuner
-from .tuning import Tuning
+from .tuning import POPULATION, Tuning
 from .tuning_folder import (
     TUNES,
     TuningFolder,
@@ -43,15 +43,21 @@ PAUSE = 0.3  # seconds between two looks
 _JOB_MAY_CHANGE = ("source_dir", "notes", "tags", "grace_seconds", "environment", "references", "resources", "retries")
 
 
-def tune(tuning: Tuning, file: str, path: str, environ: Mapping[str, str]) -> int:
+def tune(tuning: Tuning, file: str, path: str, environ: Mapping[str, str], retry_failed: bool = False) -> int:
     """Runs a tuning job to its end, or goes on with it; returns the exit status.
 
     Args:
+        retry_failed: whether trials that have failed are run again.
         file: where it was read from. path: its folder.
 
     Raises:
         TrainshedError: it cannot be run; nothing is lost.
     """
+    if retry_failed and tuning.strategy.kind == POPULATION:
+        raise TrainshedError(
+            "trials of a population cannot be run again: later generations go on without those that failed",
+            hint="start it again under another name",
+        )
     folder = TuningFolder(path)
     require_optuna(tuning)
     _refuse_taken(folder)
@@ -64,7 +70,7 @@ def tune(tuning: Tuning, file: str, path: str, environ: Mapping[str, str]) -> in
             board.say(f"note: {note}")
         known = known_of(tuning, board.say)
         try:
-            status = Tuner(tuning, folder, environ, known, board.say, board.show).run()
+            status = Tuner(tuning, folder, environ, known, board.say, board.show, retry_failed).run()
         except TrainshedError:
             running = [one.number for one in folder.trials(tuning.space) if look(folder, one.number).runner]
             if running:
@@ -80,7 +86,9 @@ def tune(tuning: Tuning, file: str, path: str, environ: Mapping[str, str]) -> in
         folder.release()
 
 
-def resume(folder: TuningFolder, environ: Mapping[str, str], change: Callable[[Tuning], Tuning]) -> int:
+def resume(
+    folder: TuningFolder, environ: Mapping[str, str], change: Callable[[Tuning], Tuning], retry_failed: bool = False
+) -> int:
     """Goes on with a tuning job as it was understood; returns the exit status. Raises TrainshedError."""
     tuning = change(stored_tuning(folder))
     file = str(read_asked(folder).get("file") or "its file")
@@ -91,7 +99,7 @@ def resume(folder: TuningFolder, environ: Mapping[str, str], change: Callable[[T
             f"{folder.shown}: a secret that was given as plain text was not kept: {error.problems[0].field}",
             hint=f"start it again by its file: trainshed tune {file}",
         ) from None
-    return tune(tuning, file, folder.path, environ)
+    return tune(tuning, file, folder.path, environ, retry_failed)
 
 
 def _refuse_taken(folder: TuningFolder) -> None:

@@ -138,13 +138,20 @@ def begin_anew(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapp
     Raises:
         TrainshedError, JobError: it cannot be started.
     """
-    run = folder.run(trial.number)
-    aside = next(path for number in range(1, 10_000) if not os.path.lexists(path := f"{run}.aside-{number}"))
+    put_aside(folder, trial.number)
+    begin(tuning, trial, folder, environ)
+
+
+def put_aside(folder: TuningFolder, number: int) -> None:
+    """Gives a trial's run another name, so that the trial has none. Raises TrainshedError."""
+    run = folder.run(number)
+    aside = next(path for count in range(1, 10_000) if not os.path.lexists(path := f"{run}.aside-{count}"))
     try:
         os.rename(run, aside)
+    except FileNotFoundError:  # it never began
+        pass
     except OSError as error:
         raise unusable(error, folder.path) from error
-    begin(tuning, trial, folder, environ)
 
 
 def begin_again(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
@@ -272,7 +279,7 @@ def ended(trial: Trial, run: Stored, values: tuple[float, ...], missing: str) ->
     """
     state = {"Completed": COMPLETED, "Stopped": STOPPED}.get(run.said[0], FAILED)
     reason = str(run.status.get("FailureReason") or "").splitlines()
-    why = trial.halt or (reason[0] if reason and state != COMPLETED else "")
+    why = trial.halt or ("; ".join(reason[:1] + _hint(reason)) if state != COMPLETED else "")
     if state == STOPPED and not why:
         why = {"MaxRuntimeExceeded": "it reached its time limit", "MaxWaitTimeExceeded": "it reached its time limit"}.get(
             run.said[1], "stopped"
@@ -293,6 +300,11 @@ def ended(trial: Trial, run: Stored, values: tuple[float, ...], missing: str) ->
         reason=why[:1024],
         seconds=float(billed) * _hosts(run) if isinstance(billed, (int, float)) else 0.0,
     )
+
+
+def _hint(reason: list[str]) -> list[str]:
+    """The line of a failure that says what to do."""
+    return [line for line in reason[1:] if line.startswith("hint: ")][:1]
 
 
 def _hosts(run: Stored) -> int:

@@ -48,6 +48,7 @@ from .trial_runs import (
     job_with,
     look,
     may_start_again,
+    put_aside,
 )
 from .tuning import ASHA, MEDIAN, OFF, POPULATION, Tuning
 from .tuning_folder import TuningFolder
@@ -80,6 +81,7 @@ class Tuner:
     """One session of tuning. The folder must have been claimed.
 
     Args:
+        retry_failed: trials that have failed are run again, with the values that they had.
         known: what earlier tuning jobs have found.
         say: told what happens, one line each. show: given what makes a view, often.
     """
@@ -92,6 +94,7 @@ class Tuner:
         known: tuple[Known, ...],
         say: Say,
         show: Callable[[Callable[[], View]], None],
+        retry_failed: bool = False,
     ) -> None:
         self.tuning, self.folder, self.environ, self.known = tuning, folder, environ, known
         self.say, self.show = say, show
@@ -106,6 +109,8 @@ class Tuner:
         self.stop_signal = 0
         self.hurried = False
         self.exhausted = False
+        self.retry_failed = retry_failed
+        self.again: list[int] = []  # failed trials that wait for another run
         self.looked = 0.0
 
     def run(self) -> int:
@@ -151,6 +156,9 @@ class Tuner:
             self.trials[trial.number] = trial
         for trial in self.active:  # what was made again is among them
             self.keep(trial)
+        if self.retry_failed:
+            self.again = sorted(trial.number for trial in self.trials.values() if trial.state == FAILED)
+            self.say(f"{len(self.again)} trials that have failed are run again")
         remove(f"{self.folder.path}/outcome.json")
         over, going = len(self.trials) - len(self.active), self.active
         if self.trials:
@@ -189,11 +197,13 @@ class Tuner:
             return Over(f"the limit of {duration(limits.max_billable)} of training is reached", at_once=True)
         if limits.not_improving and since_best(trials, self.tuning.objectives) >= limits.not_improving:
             return Over(f"{limits.not_improving} trials in a row were not better than the best", at_once=True)
-        failed = [trial for trial in trials if trial.state == FAILED]
+        failed = [trial for trial in trials if trial.state == FAILED and trial.number not in self.again]
         if len(failed) >= limits.max_failed and best is None:
             last = max(failed, key=lambda trial: trial.ended)
             reason = f"{len(failed)} trials have failed and none has succeeded; the last one: {last.reason}"
             return Over(reason, at_once=True, failed=True)
+        if self.again:
+            return None
         if limits.max_jobs and len(trials) >= limits.max_jobs:
             return Over(f"there have been {len(trials)} trials")
         if self.exhausted and self.tuning.strategy.kind == POPULATION:
@@ -211,6 +221,9 @@ class Tuner:
         while len(self.active) < limits.max_parallel:
             if (over := self.over()) is not None:
                 return over
+            if self.again:
+                self.run_again(self.again.pop(0))
+                continue
             number = next(number for number in range(1, len(self.trials) + 2) if number not in self.trials)
             if self.tuning.strategy.kind == POPULATION and is_waiting(self.tuning, list(self.trials.values()), number):
                 return None
@@ -219,9 +232,21 @@ class Tuner:
                 self.exhausted = True
                 continue
             self.shortage.refuse()
-            slot = min(set(range(limits.max_parallel)) - {trial.slot for trial in self.active})
-            self.keep(Trial(number, found.values, created=time.time(), slot=slot, parent=found.parent))
+            self.keep(Trial(number, found.values, created=time.time(), slot=self.free_slot(), parent=found.parent))
         return None
+
+    def free_slot(self) -> int:
+        """A part of the machine that no trial has."""
+        return min(set(range(self.tuning.limits.max_parallel)) - {trial.slot for trial in self.active})
+
+    def run_again(self, number: int) -> None:
+        """Has a trial that failed start from its beginning; its run is put aside."""
+        failed = self.trials[number]
+        self.shortage.refuse()
+        self.say(f"trial {number} is run again; it had failed: {failed.reason or 'for no known reason'}")
+        put_aside(self.folder, number)
+        self.curves.drop(number)
+        self.keep(Trial(number, failed.values, created=time.time(), slot=self.free_slot(), parent=failed.parent))
 
     def proposed(self, number: int) -> Member | None:
         """What a new trial is, None where there can be none."""

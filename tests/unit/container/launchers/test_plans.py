@@ -161,6 +161,22 @@ def test_each_rank_has_torchruns_whole_environment(count: int, processes: int, j
     assert ranks == list(range(world)), "ranks are unique and complete across hosts"
 
 
+@pytest.mark.parametrize("flag", ["sagemaker_distributed_dataparallel_enabled", "sagemaker_pytorch_ddp_enabled"])
+def test_ranks_of_what_the_platform_starts_by_mpirun_have_open_mpis_names(flag: str, job_tree: Any) -> None:
+    asked = {"sagemaker_program": "train.py", "epochs": "3"}
+    found = []
+    for host in TWELVE[:2]:
+        outer = {**GIVEN, "OMPI_COMM_WORLD_RANK": "7", "OMPI_COMM_WORLD_NODE_RANK": "7"}
+        for spec in planned(job_tree, {**asked, flag: "true"}, TWELVE[:2], host, 3, environ=outer).processes:
+            names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK")
+            found.append([int(spec.env[f"OMPI_COMM_WORLD_{name}"]) for name in names])
+
+    assert found == [[rank, 6, rank % 3, 3, rank % 3] for rank in range(6)]
+    for other in ({flag: "false"}, {"sagemaker_torch_distributed_enabled": "true"}):
+        (spec,) = planned(job_tree, {**asked, **other}).processes
+        assert not [name for name in spec.env if name.startswith("OMPI_")]
+
+
 def test_threads_are_shared_out_and_never_none(job_tree: Any) -> None:
     plan = planned(job_tree, TORCHRUN, processes=16)
 

@@ -56,8 +56,57 @@ def test_a_package_that_does_not_compile_is_reported_with_the_compilers_error_an
     without_compiler = (
         "  error: subprocess-exited-with-error\n      error: command 'gcc' failed: No such file or directory\n"
     )
-    assert reason(without_compiler) == "error: command 'gcc' failed: No such file or directory"
-    assert "a compiler in the image" in hint(without_compiler)
+    assert reason(without_compiler) == "a package is built from source, and this image has no C compiler (gcc)"
+    assert "apt-get install build-essential python3-dev" in hint(without_compiler)
+
+
+MISSING = {  # what builds print: what the first line says, what is to be installed
+    "error: command 'x86_64-linux-gnu-gcc' failed: No such file or directory": (
+        "C compiler (x86_64-linux-gnu-gcc)",
+        "build-",
+    ),
+    "unable to execute '/usr/bin/g++-12': No such file or directory": ("C++ compiler (g++-12)", "build-essential"),
+    "FileNotFoundError: [Errno 2] No such file or directory: 'cmake'": ("no cmake", "install cmake"),
+    "/bin/sh: 1: gfortran: not found": ("Fortran compiler (gfortran)", "install gfortran"),
+    "sh: line 1: cc: command not found": ("C compiler (cc)", "build-essential"),
+    "make[1]: g++: No such file or directory": ("C++ compiler (g++)", "build-essential"),
+    "  No CMAKE_CXX_COMPILER could be found.": ("C++ compiler", "build-essential"),
+    "../meson.build:1:0: ERROR: Unknown compiler(s): [['cc'], ['gcc'], ['clang']]": ("C compiler (cc)", "build-essential"),
+    "error: linker `cc` not found": ("C compiler (cc)", "build-essential"),
+    "error: can't find Rust compiler": ("Rust compiler", "install cargo"),
+    "Cargo, the Rust package manager, is not installed or is not on PATH.": ("Rust compiler", "install cargo"),
+    "ERROR: Cannot find command 'git' - do you have 'git' installed and in your PATH?": ("no git", "install git"),
+    "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'": ("no ninja", "install ninja-build"),
+}
+BUILDERS = {
+    "pip": (
+        "  Building wheel for fast (pyproject.toml) did not run successfully.\n",
+        "ERROR: Failed building wheel for fast\n",
+    ),
+    "uv": ("  × Failed to build `fast==1.0`\n  ├─▶ The build backend returned an error\n", ""),
+}
+
+
+def test_a_missing_compiler_is_named_in_the_first_line() -> None:
+    wrong = []
+    for builder, (before, after) in BUILDERS.items():
+        for printed, (named, package) in MISSING.items():
+            text = f"{before}      {printed}\n{after}"
+            said, advice = reason(text), hint(text)
+            if not said.startswith("fast is built from source, and this image has no ") or named not in said:
+                wrong.append((builder, printed, said))
+            if f"apt-get install {package}" not in advice and package not in advice:
+                wrong.append((builder, printed, advice))
+    assert not wrong
+
+
+def test_files_that_are_missing_are_not_taken_for_compilers() -> None:
+    for printed in (
+        "[Errno 2] No such file or directory: 'README.md'",
+        "fast.c:1:10: fatal error: x.h: No such file",
+        BUILD,
+    ):
+        assert "built from source" not in reason(printed)
 
 
 def test_a_long_error_keeps_the_compilers_words_and_its_end() -> None:

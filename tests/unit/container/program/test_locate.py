@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,45 @@ def test_code_that_can_be_built_is_a_package(name: str, job_tree: Any) -> None:
     assert located(job_tree, "inner").kind == "package"
     assert located(job_tree, "-m inner.train").kind == "package"
     assert "there is no program 'no/such.py'" in error_of(job_tree, "no/such.py")
+
+
+PACKAGED = {  # name: files beside setup.py, the command after Python (or the whole one), whether the package is installed
+    "train": (["train.py"], "-m train", True),
+    "./train": (["train.py"], "-m train", True),
+    "t": (["t.py"], "-m t", True),
+    "train.v2": (["train.v2.py"], "train.v2.py", True),
+    "train.v2.py": (["train.v2.py"], "train.v2.py", True),
+    "my-train": (["my-train.py"], "my-train.py", True),
+    "sub/train": (["sub/train.py"], "sub/train.py", True),
+    "sub/../train.py": (["train.py", "sub/x.py"], "-m train", True),
+    "ready": ([], "{image}/ready.py", True),
+    "ready.py": ([], "{image}/ready.py", True),
+    "own": (["src/own/__main__.py"], "-m own", True),
+    "ready2": (["src/ready2.py"], "-m ready2", True),
+    "both": (["both!", "both.py"], "-m both", True),
+    "shell": (["shell!"], "./shell", True),
+    "tools/shell": (["tools/shell!"], "./tools/shell", True),
+    "run.sh": (["run.sh!"], "./run.sh", False),
+}
+
+
+def test_programs_of_packages_are_run_as_modules_where_they_are_and_as_files_where_not(
+    job_tree: Any, tmp_path: Path
+) -> None:
+    image = tmp_path / "entrypoints"
+    image.mkdir()
+    for name in ("ready", "ready2", "run"):
+        (image / f"{name}.py").write_text(SHOW)
+    wrong = []
+    for name, (files, command, installs) in PACKAGED.items():
+        shutil.rmtree(job_tree.base / "code", ignore_errors=True)
+        for path in ("setup.py", *files):
+            job_tree.code(path.removesuffix("!"), "#!/bin/sh\n", 0o755 if path.endswith("!") else 0o644)
+        program = located(job_tree, name, {"TRAINSHED_ENTRYPOINTS": str(image)})
+        shown = " ".join(part for part in program.command if part != sys.executable)
+        if (shown, program.installs) != (command.format(image=image), installs):
+            wrong.append((name, shown, program.installs))
+    assert not wrong
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,10 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
         ("ModuleNotFoundError: No module named 'sklearn.svm'", "add scikit-learn to requirements.txt"),
         ("ModuleNotFoundError: No module named 'google.protobuf'", "add protobuf to requirements.txt"),
         ("ModuleNotFoundError: No module named 'einops'", "add einops to requirements.txt"),
+        ("ModuleNotFoundError: No module named 'smdebug.pytorch'", "set trainshed_rules to watch the training"),
+        ("ModuleNotFoundError: No module named 'einops_train'", "add einops_train to requirements.txt"),
+        ("ModuleNotFoundError: No module named 'randon'", "the code folder has no 'randon'; did you mean 'random'?"),
+        ("ModuleNotFoundError: No module named 'rando'", "if a module of the code folder is meant: did you mean 'random'?"),
     ],
     "glibc": [
         (
@@ -191,12 +195,19 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
             "hyperparameter 'batch_size' became arguments that the script does not take; did you mean 'batch-sizes'?",
         ),
         ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --other 1", "does not know these arguments"),
+        ("usage: train.py [-h] [--x X]\ntrain.py: error: unrecognized arguments: -x 3", "write add_argument('-x', '--x', ...)"),
+        ("Usage: train.py [OPTIONS]\n\nError: No such option: -x", "set trainshed_argv to json"),
+        ("Error: No such option '-x'.", "hyperparameter 'x' is passed as `-x VALUE`"),
+        ("ValueError: Some specified arguments are not used by the HfArgumentParser: ['-x', '3']", "passed as `-x VALUE`"),
+        ("ValueError: Some specified arguments are not used by the HfArgumentParser: ['--batch_size', '3']", "'batch_size' became"),
     ],
     "required-arguments": [
         (
             "usage: train.py [-h] -m M --data D\ntrain.py: error: the following arguments are required: -m/--model-name, --data",
-            "hyperparameter(s) 'model-name', 'data'; the job sets: batch_size",
-        )
+            "hyperparameter(s) 'model-name', 'data'; the job sets: batch_size, x",
+        ),
+        ("train.py: error: the following arguments are required: --x", "hyperparameter 'x' is passed as `-x VALUE`"),
+        ("train.py: error: the following arguments are required: --data, --x", "hyperparameter 'x' is passed as `-x VALUE`"),
     ],
     "bad-argument": [
         (
@@ -260,8 +271,8 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
 
 @pytest.fixture
 def job(job_tree: Any) -> TrainingJob:
-    """A job with one hyperparameter and one channel."""
-    job_tree.configure(hyperparameters={"batch_size": 512})
+    """A job with two hyperparameters and one channel."""
+    job_tree.configure(hyperparameters={"batch_size": 512, "x": 3})
     job_tree.code("random.py")
     job_tree.write("input/data/train/a.csv", "")
     return job_tree.read()

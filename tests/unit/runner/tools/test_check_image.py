@@ -11,7 +11,7 @@ import pytest
 
 from support.runner_project import Project
 from trainshed.base.check import Check
-from trainshed.runner.tools.check_image.check import check_entrypoint
+from trainshed.runner.tools.check_image.check import check_entrypoint, examine
 from trainshed.runner.tools.check_image.image_config import check_config
 from trainshed.runner.tools.check_image.image_probe import PROBE, check_probe, parse
 
@@ -146,6 +146,50 @@ def test_the_probe_tells_a_foreign_train_from_trainsheds(first: str, tmp_path: P
         assert check.level == "ok"
     else:
         assert check.level == "warn" and f"is not trainshed's; trainshed's is {tmp_path}/own/train" in check.message
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_entrypoint_that_is_another_program_named_train_is_told(own: bool, tmp_path: Path) -> None:
+    entry = tmp_path / "program/train"
+    entry.parent.mkdir()
+    entry.write_text("#!/usr/bin/env python3\nfrom trainshed.container.main import command\n" if own else "theirs\n")
+    entry.chmod(0o755)
+
+    done = subprocess.run(["/bin/sh", "-c", PROBE, "sh", str(entry)], capture_output=True, text=True, check=True)
+    facts = parse(done.stdout)
+    found = facts.get("foreign_entrypoint", "")
+    check = probe(foreign_entrypoint=found)["train"]
+
+    if own:
+        assert not found and check.level == "ok"
+    else:
+        assert check.level == "fail" and f"{entry}, which ENTRYPOINT starts, is not trainshed's" in check.message
+        assert probe(foreign_entrypoint=found, own_train="/usr/bin/train")["train"].fix == 'ENTRYPOINT ["/usr/bin/train"]'
+
+
+class WithoutShell:
+    """An engine that cannot start /bin/sh in the image, as it is in an image that has none."""
+
+    kind = "docker"
+
+    def __init__(self, entrypoint: list[str]) -> None:
+        self.known = {**GOOD, "Config": {**GOOD["Config"], "Entrypoint": entrypoint}}
+
+    def inspect_image(self, _image: str) -> dict[str, Any]:
+        return self.known
+
+    def run(self, *arguments: str, **_options: Any) -> Any:
+        inside = "doctor" in arguments
+        return SimpleNamespace(returncode=0 if inside else 127, stdout='{"checks": []}' if inside else "", stderr="no sh")
+
+
+def test_an_image_without_a_shell_is_told_how_it_starts_nevertheless() -> None:
+    said: list[str] = []
+    for entrypoint, level in (([], "fail"), (["python3", "-I", "-m", "trainshed"], "ok"), (["/usr/bin/train"], "fail")):
+        engine: Any = WithoutShell(entrypoint)
+        (check,) = [one for one in examine("mine", engine, said.append) if one.name == "shell"]
+        assert check.level == level and (level == "ok" or '"-I", "-m", "trainshed"' in check.fix)
+    assert "asking mine to run a command" in said and "looking around inside" in said
 
 
 def test_an_image_whose_entrypoint_is_train_is_told_that_nothing_else_runs(engine_that_fails: Any) -> None:

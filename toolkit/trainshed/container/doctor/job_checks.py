@@ -222,7 +222,7 @@ def _port(number: int, setting: str) -> Check:
 
 def _requirements(program: Program) -> Check:
     if not program.requirements:
-        what = "the package itself" if program.kind == "package" else "nothing"
+        what = "the package itself" if program.installs else "nothing"
         return ok("requirements", f"{what} to install")
     try:
         with open(program.requirements, encoding="utf-8", errors="replace") as file:

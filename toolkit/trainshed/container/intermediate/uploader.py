@@ -1,18 +1,22 @@
 """The process that uploads: `python -m trainshed.container.intermediate.uploader FOLDER s3://BUCKET/PREFIX/`.
 
-It uploads a file when that has been closed, once more when it changes, and everything that is left when its standard input
-ends, which is how `train` says that the job is over. A line on standard output says that it watches.
+It uploads a file when that has been closed, even if it is deleted meanwhile (`held`), and once more when it changes. All
+that is left follows when its standard input ends, which is how `train` says that the job is over. A line on standard output
+says that it watches.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from functools import partial
+from threading import Thread
 
 from trainshed.base import s3
 
 from ..console import say
+from .held import Held, keep, release
 from .inotify import Watch
 
 TYPE_CHECKING = False
@@ -35,24 +39,37 @@ class Uploader:
         self.say = say
         self.bucket, self.prefix = s3.split_uri(uri)
         self.done: dict[str, tuple[int, int, int]] = {}  # path -> what it was like when it was uploaded
+        self.failed: dict[str, int] = {}  # path -> descriptor of what could not be uploaded
 
-    def upload(self, path: str, again: bool = False) -> bool:
+    def upload_held(self, path: str, fd: int) -> None:
+        """Uploads a file by its descriptor, -1 for none; keeps that for `rest` where it fails."""
+        release(self.failed.pop(path, -1))
+        if self.upload(path, fd=fd):
+            release(fd)
+        else:
+            self.failed[path] = fd
+
+    def upload(self, path: str, again: bool = False, fd: int = -1) -> bool:
         """Uploads a file unless it is there already as it is; False where that failed, which is said.
 
         Args:
             again: whether this is the last attempt, so that failing is final.
+            fd: a descriptor of the file, which then may be deleted.
         """
+        source = f"/proc/self/fd/{fd}" if fd >= 0 else path
         try:
-            status = os.stat(path)
+            status = os.stat(source)
         except OSError:  # gone already
+            return True
+        if not stat.S_ISREG(status.st_mode):
             return True
         state = (status.st_mtime_ns, status.st_size, status.st_ino)
         if self.done.get(path) == state:
             return True
         try:
-            self.put(path, self.bucket, self.prefix + os.path.relpath(path, self.folder))
+            self.put(source, self.bucket, self.prefix + os.path.relpath(path, self.folder))
         except Exception as error:
-            if os.path.exists(path):
+            if os.path.exists(source):
                 later = "" if again else "; tried again at the end"
                 self.say(f"intermediate output: {path} cannot be uploaded{later}: {s3.explain(error)}")
             return False
@@ -65,7 +82,8 @@ class Uploader:
         for folder, _, names in os.walk(self.folder):
             for name in sorted(names):
                 missing += not self.upload(f"{folder}/{name}", again=True)
-        return missing
+        deleted = [(path, fd) for path, fd in self.failed.items() if fd >= 0 and not os.path.exists(path)]
+        return missing + sum(not self.upload(path, again=True, fd=fd) for path, fd in deleted)
 
 
 def _put(client: Any, path: str, bucket: str, key: str) -> None:
@@ -74,11 +92,21 @@ def _put(client: Any, path: str, bucket: str, key: str) -> None:
         raise OSError(problem)
 
 
+def _check(client: Any, uri: str) -> None:
+    """Says at the start what will keep files from getting there, if anything does; each is tried all the same."""
+    bucket, key = s3.split_uri(uri)
+    try:
+        s3.check_writable(client, bucket, f"{key}.check")
+    except Exception as error:
+        say(f"warning: intermediate output cannot be uploaded to {uri}: {s3.explain(error)}; {s3.CHECK}")
+
+
 def main(folder: str, uri: str) -> int:
     """Watches and uploads until standard input ends; 1 where nothing can be uploaded at all, `MISSING` where files are
     not there in the end."""
+    held = Held()
     try:
-        watch = Watch(folder)
+        Thread(target=keep, args=(Watch(folder), held, 0), daemon=True).start()
         print("watching", flush=True)
         client = s3.make_client(os.environ)
     except ImportError:
@@ -87,12 +115,10 @@ def main(folder: str, uri: str) -> int:
     except Exception as error:
         say(f"warning: intermediate output stays in this container: {s3.explain(error)}")
         return 1
+    _check(client, uri)
     uploader = Uploader(folder, uri, partial(_put, client), say)
-    over = False
-    while not over:
-        over = watch.wait(0)
-        for path in watch.take():
-            uploader.upload(path)
+    while (file := held.take()) is not None:
+        uploader.upload_held(*file)
     return MISSING if uploader.rest() else 0
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 
 from trainshed.base.errors import LaunchError
-from trainshed.contract.choices import DATA_PARALLEL
+from trainshed.contract.choices import DATA_PARALLEL, PYTORCH_DDP
 from trainshed.contract.hyperparameters import truthy
 from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST
 
@@ -117,6 +117,7 @@ def _rank_variables(launch: Launch, local_rank: int) -> dict[str, str]:
     local_world = cluster.processes_per_host
     rank, world = cluster.rank * local_world + local_rank, cluster.world_size
     return {
+        **_open_mpis_names(launch, local_rank),
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world),
@@ -133,6 +134,24 @@ def _rank_variables(launch: Launch, local_rank: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": _run_id(launch),
         "TORCHELASTIC_ERROR_FILE": error_file(launch.scratch, rank),
     }
+
+
+def _open_mpis_names(launch: Launch, local_rank: int) -> dict[str, str]:
+    """What mpirun tells a rank, which scripts read where Amazon's images start ranks with it: SMDDP and `pytorchddp`.
+
+    The "node rank" is Open MPI's: the rank's place among all that runs on its host, not the host's place.
+    """
+    if not any(truthy(launch.job.hyperparameters.get(flag)) for flag in (DATA_PARALLEL, PYTORCH_DDP)):
+        return {}
+    cluster = launch.cluster
+    numbers = {
+        "RANK": cluster.rank * cluster.processes_per_host + local_rank,
+        "SIZE": cluster.world_size,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_SIZE": cluster.processes_per_host,
+        "NODE_RANK": local_rank,
+    }
+    return {f"OMPI_COMM_WORLD_{name}": str(number) for name, number in numbers.items()}
 
 
 def error_file(scratch: str, rank: int) -> str:

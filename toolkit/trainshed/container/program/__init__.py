@@ -40,7 +40,7 @@ def prepare(
     folder = fetch_source(job, environ, say)
     program = locate(job, folder, environ)
     check_declared(job, program, environ)
-    if dry or not (program.requirements or program.kind == "package"):
+    if dry or not (program.requirements or program.installs):
         return program
     from .requirements import install  # only where there is something to install
 

@@ -12,6 +12,38 @@ _CAUSES = (
     re.compile(r"^\S+:\d+(?::\d+)?: (?:fatal )?error: "),
     re.compile(r"error: (?:command|Microsoft|can't find|could not find) .*", re.IGNORECASE),
 )
+# How builds say that a program is missing; the group is its name.
+_MISSING = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"command '([^']+)' failed: No such file",
+        r"unable to execute '([^']+)': No such file",
+        r"\[Errno 2\] No such file or directory: '([^']+)'",
+        r"(?:sh|bash|dash)(?:: line)?:? ?\d*: ([\w.+/-]+): (?:command )?not found",
+        r"make(?:\[\d+\])?: ([\w.+/-]+): No such file",
+        r"No (CMAKE_\w+_COMPILER) could be found",
+        r"Unknown compiler\(s\): \[\['([^']+)'",
+        r"linker `([^`]+)` not found",
+        r"can't find (Rust) compiler",
+        r"(Cargo), the Rust package manager, is not installed",
+        r"Cannot find command '([^']+)'",
+    )
+)
+# What builds call, as it is named for people, and the packages of Debian that have it.
+_TOOLS = (
+    (r"g\+\+|c\+\+|clang\+\+|CMAKE_CXX_COMPILER", "C++ compiler", "build-essential python3-dev"),
+    (r"gcc|cc|clang|ld|CMAKE_C_COMPILER", "C compiler", "build-essential python3-dev"),
+    (r"gfortran|f77|f95|CMAKE_Fortran_COMPILER", "Fortran compiler", "gfortran"),
+    (r"cargo|Cargo|rustc|Rust", "Rust compiler", "cargo"),
+    (r"nvcc|CMAKE_CUDA_COMPILER", "CUDA compiler", "nvidia-cuda-toolkit"),
+    (r"cmake|make|swig|git", "", ""),
+    (r"ninja", "", "ninja-build"),
+    (r"pkg-config", "", "pkg-config"),
+    (r"pg_config", "", "libpq-dev"),
+    (r"mysql_config", "", "libmysqlclient-dev"),
+    (r"mpicc|mpicxx", "MPI compiler", "libopenmpi-dev"),
+)
+_PACKAGE = re.compile(r"[Bb]uilding wheel for ([\w.-]+)|Failed to (?:build|download and build) `([^`=]+)")
 _LESS_TELLING = ("subprocess", "metadata-generation")  # pip's words about a failed build, which has errors of its own
 
 
@@ -21,6 +53,10 @@ def reason(text: str) -> str:
     Args:
         text: what the installer printed to stderr.
     """
+    if tool := _missing_tool(text):
+        name, what, _ = tool
+        package = next((a or b.split(" @")[0] for a, b in _PACKAGE.findall(text)), "a package")
+        return f"{package} is built from source, and this image has no {f'{what} ({name})' if what else name}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for cause in _CAUSES:
         first = next((line for line in lines if cause.search(line)), "")
@@ -39,12 +75,24 @@ def hint(text: str) -> str:
         return "the container's disk is full"
     if "Connection" in text or "resolve host" in text or "Temporary failure" in text:
         return "the package index is not reachable from this container; build the packages into the image"
+    if tool := _missing_tool(text):
+        return f"install it in the image (apt-get install {tool[2]}), or ask for a version that has a wheel"
     if re.search(r"command '[^']*(?:gcc|g\+\+|cc|clang|c\+\+)' failed|Python\.h: No such file", text):
         return (
             "the package is compiled from source: install a compiler in the image "
             "(apt-get install build-essential python3-dev), or ask for a version that has a wheel"
         )
     return "try it in the image: pip install -r requirements.txt"
+
+
+def _missing_tool(text: str) -> tuple[str, str, str] | None:
+    """The program whose absence a build names: its name, what it is ("" where the name says it), Debian's package."""
+    for found in (match for pattern in _MISSING for match in pattern.finditer(text)):
+        name = found[1].rsplit("/", 1)[-1]
+        for names, what, package in _TOOLS:
+            if re.fullmatch(rf"(?:[\w.]+-linux-(?:gnu|musl)\w*-)?(?:{names})(?:-[\d.]+)?", name):
+                return name, what, package or name
+    return None
 
 
 def excerpt(errors: str, output: str) -> str:

@@ -32,7 +32,8 @@ except Exception as error:
     traceback.print_exc()
     sys.exit(number)
 """
-_MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_IDENTIFIER = r"[A-Za-z_]\w*"
+_MODULE = rf"{_IDENTIFIER}(\.{_IDENTIFIER})*"
 _BUILD_SYSTEM = r"(?m)^[ \t]*\[build-system\]"
 
 
@@ -47,6 +48,7 @@ class Program(Record):
     requirements: path of requirements.txt, "" for none.
     packages: what PYTHONPATH needs because the environment itself could not be written, "" for nothing.
     scripts: the folder that PATH needs for the same reason.
+    installs: whether the folder is a package, which is installed before the program runs.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Program(Record):
     requirements: str = ""
     packages: str = ""
     scripts: str = ""
+    installs: bool = False
 
     @property
     def is_python(self) -> bool:
@@ -79,37 +82,56 @@ def locate(job: TrainingJob, folder: str, environ: Mapping[str, str]) -> Program
             requirements=requirements,
         )
     name = job.program or _usual(folder, job)
+    package = bool(folder) and _is_package(folder)
     if name.startswith("-m ") or name.startswith("-m\t"):
         module = name[2:].strip()
         if not re.fullmatch(_MODULE, module):
             raise ProgramError(f"{shorten(name)!r} is not a valid module name", hint="write it like `-m package.module`")
         return Program(
             name=name,
-            kind="package" if folder and _is_package(folder) else "module",
+            kind="package" if package else "module",
             command=(sys.executable, "-m", module),
             folder=folder or os.getcwd(),
             requirements=requirements,
+            installs=package,
         )
     path = _find(name, folder, environ)
+    module = _module(name, path, folder) if package else ""
+    if module:
+        command = (sys.executable, "-m", module)
+        return Program(name=name, kind="package", command=command, folder=folder, requirements=requirements, installs=True)
     if path is None:
-        module = name[:-3] if name.endswith(".py") else name
-        if folder and _is_package(folder) and re.fullmatch(_MODULE, module):  # a module of the package, not a file here
-            return Program(
-                name=name,
-                kind="package",
-                command=(sys.executable, "-m", module),
-                folder=folder,
-                requirements=requirements,
-            )
         raise _not_found(name, folder, job)
     folder = folder or os.path.dirname(path)
     kind, command = _command(name, path, folder)
-    if kind == "python" and _is_package(folder):
-        kind = "package"
-        module = name[:-3].removeprefix("./")
-        if re.fullmatch(_MODULE, module):
-            command = (sys.executable, "-m", module)
-    return Program(name=name, kind=kind, command=command, folder=folder, requirements=requirements)
+    if kind == "python":
+        package = _is_package(folder)
+        kind = "package" if package else kind
+    else:  # as at the peer, which goes by setup.py alone and leaves out shell scripts
+        package = not path.endswith(".sh") and os.path.isfile(f"{folder}/setup.py")
+    return Program(name=name, kind=kind, command=command, folder=folder, requirements=requirements, installs=package)
+
+
+def _module(name: str, path: str | None, folder: str) -> str:
+    """The module that the program is in a package, as the peer runs it; "" where it is a file to be run as it is."""
+    if path is not None and os.path.dirname(path) == folder and path.endswith(".py"):
+        own = os.path.basename(path)[:-3]
+        return own if re.fullmatch(_IDENTIFIER, own) else ""
+    module = name.removesuffix(".py").removeprefix("./")
+    if name.endswith(".sh") or not re.fullmatch(_MODULE, module):
+        return ""
+    return module if path is None or _holds_module(folder, module) else ""
+
+
+def _holds_module(folder: str, module: str) -> bool:
+    """Whether it lies in the folder itself or in one that holds the sources, like `src`."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return False
+    roots = [folder, *(f"{folder}/{name}" for name in names if not os.path.isfile(f"{folder}/{name}/__init__.py"))]
+    place = module.replace(".", "/")
+    return any(os.path.isfile(f"{root}/{place}{end}") for root in roots for end in (".py", "/__main__.py", "/__init__.py"))
 
 
 def _usual(folder: str, job: TrainingJob) -> str:

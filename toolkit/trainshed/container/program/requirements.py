@@ -67,15 +67,13 @@ def install(
         ClusterError: another host has ended the job meanwhile.
     """
     arguments = _requirements(program, job, environ, say)
-    what = " and ".join(
-        name for name in (arguments and "requirements.txt", program.kind == "package" and "the package") if name
-    )
-    if program.kind == "package":
+    what = " and ".join(name for name in (arguments and "requirements.txt", program.installs and "the package") if name)
+    if program.installs:
         arguments.append(program.folder)
     if not arguments:
         return program
     kept = None
-    if program.kind != "package":  # else it would hold the code as well, which changes
+    if not program.installs:  # else it would hold the code as well, which changes
         kept = kept_packages.find(arguments[-1], environ, _pip_files(environ), _environment_is_writable(), say)
     if kept is not None:
         # Two hosts of a job share the folder.

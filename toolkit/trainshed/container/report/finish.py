@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..attempts import TrainingResult
     from .run_record import RunRecord
 
-_MOST_TOLD = 50  # restarts in a failure file
+_MOST_TOLD = 50  # restarts in a failure file, problems of a job on the console
 
 
 def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice) -> int:
@@ -51,7 +51,7 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice
         voice.say(record.problem)
     write_report(paths, record, voice, stopped=interruption is not None or bool(outcome and outcome.stop_signal))
     if failure:
-        voice.say(failure.text().split("\n\n")[0])
+        voice.say("\n".join([failure.text().split("\n\n")[0], *_problems(failure)]))
         voice.say(f"Reporting training FAILURE (exit status {exit_code})")
     elif interruption:
         voice.say(interruption.line())
@@ -60,6 +60,13 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice
             voice.say(f"warning: {remark}")
         voice.say("Reporting training SUCCESS")
     return exit_code
+
+
+def _problems(failure: Failure) -> list[str]:
+    """All that is wrong with a job that cannot be read, a line each: who mends it wants to mend it once."""
+    lines = failure.details.splitlines() if failure.kind == "JobError" else []
+    more = [f"  ... and {len(lines) - _MOST_TOLD} more, in the failure file"] if len(lines) > _MOST_TOLD else []
+    return [*lines[:_MOST_TOLD], *more]
 
 
 def _with_earlier(failure: Failure, record: RunRecord) -> Failure:

@@ -47,6 +47,12 @@ class Context(Record):
     around: str = ""
 
 
+# argparse, click, transformers' HfArgumentParser.
+_UNRECOGNIZED = (
+    r"(?:error: unrecognized arguments: |Error: No such option:? |not used by the HfArgumentParser: )(?P<arguments>.+)"
+)
+
+
 class Hint(Record):
     """One row of the table: `advice` is called with the context and the match; "" means it does not apply after all."""
 
@@ -213,11 +219,14 @@ def _module(context: Context, match: re.Match[str]) -> str:
     module = match["module"]
     top = module.split(".")[0]
     local = _names_of(context.code_folder)
-    near = did_you_mean(top, local)
-    if near:
-        return f"the code folder has no {top!r}; {near}"
+    if top == "smdebug":
+        return "smdebug is no longer maintained: remove it from the script, and set trainshed_rules to watch the training"
     distribution = _DISTRIBUTIONS.get(module, _DISTRIBUTIONS.get(top, top))
-    return f"add {distribution} to requirements.txt beside the script, or to the image"
+    add = f"add {distribution} to requirements.txt beside the script, or to the image"
+    near = did_you_mean(top, local) if distribution == top else ""
+    if near and any(top in name or name in top for name in local if repr(name) in near):  # named after the package, perhaps
+        return f"{add}; if a module of the code folder is meant: {near}"
+    return f"the code folder has no {top!r}; {near}" if near else add
 
 
 _LARGEST_SCRIPT = 1 << 20  # characters of a script that are searched
@@ -253,13 +262,15 @@ def _read_only(context: Context, match: re.Match[str]) -> str:
 
 
 def _unrecognized(context: Context, match: re.Match[str]) -> str:
-    given = re.findall(r"(?:^|\s)--?([^\s=]+)", match["arguments"])
+    given = re.findall(r"(?:^|[\s'\"\[])--?([^\s='\",\]]+)", match["arguments"])
     names = [name for name in given if name in context.job.hyperparameters.user]
     flags = [name for name, value in context.job.hyperparameters.user.items() if value is True or value is False]
     if not names and flags and {"True", "False"} & set(match["arguments"].split()):
         return _flag(context, flags[0])
     if not names:
         return "the script's parser does not know these arguments"
+    if letters := [name for name in names if len(name) == 1]:
+        return _letter(letters[0])
     listed = ", ".join(repr(name) for name in names[:4])
     known = re.findall(r"--([A-Za-z][\w-]*)", context.around.split("error:")[0])
     near = did_you_mean(names[0], known)
@@ -268,10 +279,20 @@ def _unrecognized(context: Context, match: re.Match[str]) -> str:
     )
 
 
+def _letter(name: str) -> str:
+    return (
+        f"hyperparameter {name!r} is passed as `-{name} VALUE`, as on the platform, since its name is one letter: "
+        f"write add_argument('-{name}', '--{name}', ...), or set trainshed_argv to json"
+    )
+
+
 def _required(context: Context, match: re.Match[str]) -> str:
+    letters = re.findall(r"(?:^|[ /])--(\w)(?=,|$)", match["arguments"])
+    if given := [name for name in letters if name in context.job.hyperparameters.user]:
+        return _letter(given[0])
     names = ", ".join(repr(name.split("/")[-1].strip().lstrip("-")) for name in match["arguments"].split(","))
-    given = ", ".join(sorted(context.job.hyperparameters.user)) or "none"
-    return f"the script requires the hyperparameter(s) {names}; the job sets: {given}"
+    sets = ", ".join(sorted(context.job.hyperparameters.user)) or "none"
+    return f"the script requires the hyperparameter(s) {names}; the job sets: {sets}"
 
 
 def _flag(context: Context, name: str) -> str:
@@ -560,7 +581,7 @@ HINTS: tuple[Hint, ...] = (
         r"Exec format error",
         _always("the program was built for another processor architecture, or is a script without a `#!` line"),
     ),
-    Hint("unrecognized-arguments", r"error: unrecognized arguments: (?P<arguments>.+)", _unrecognized),
+    Hint("unrecognized-arguments", _UNRECOGNIZED, _unrecognized),
     Hint("required-arguments", r"error: the following arguments are required: (?P<arguments>.+)", _required),
     Hint("bad-argument", r"error: argument (?P<name>[^\s:]+): (?:expected|invalid|ignored)", _bad_argument),
     Hint("channel-variable", r"KeyError: '(?P<name>SM_[A-Z0-9_.-]+)'", _channel_variable),

@@ -116,6 +116,7 @@ class _Loop:
             return True
         left = _left(self.watchers, self.spared)
         if not left:
+            self._handle_child()  # the last of them may have ended just now
             self.state.finish()
             return False
         self._handle_leftovers(left)
@@ -193,6 +194,8 @@ class _Loop:
             rank = next((rank for rank in self.run.ranks if rank.pid == pid and rank.alive), None)
             if rank is not None:
                 self._handle_end(rank, os.waitstatus_to_exitcode(status))
+            else:
+                self.run.orphans[pid] = os.waitstatus_to_exitcode(status)
 
     def _handle_end(self, rank: Rank, returncode: int) -> None:
         """A rank or a helper has ended."""
@@ -229,7 +232,9 @@ class _Loop:
         for pid in left:
             if pid not in self.run.left_behind:
                 self.run.left_behind.add(pid)
-                send(pid, state.signal or signal.SIGTERM, group=False)
+                number = state.signal or signal.SIGTERM
+                if pid not in self.run.asked and not self.run.gets_it_anyway(pid, number, left):
+                    send(pid, number, group=False)
         if state.deadline is None or state.due(self.run.now()):
             state.kill()
             kill(left)

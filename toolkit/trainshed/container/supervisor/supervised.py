@@ -12,6 +12,7 @@ from .output import Output
 from .rank import Rank, send
 from .stopping import Stopping
 from .watcher import Watcher
+from .wrappers import group_of, outlives, scripts_end, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ class SupervisedRun:
     ranks: every process that was started, in order, helpers included.
     killed: how many of them had to be killed after the grace.
     left_behind: PIDs of processes that the ranks left running.
+    wrapped: what wrappers among the ranks had started when they were asked to stop: wrapper -> its children.
+    asked: PIDs of those that got the stop signal with their rank: a second one could kill them while they save.
+    orphans: how processes ended that are not of the plan, -n for signal n.
     error: what the run is to end with by raising, None for an outcome.
     """
 
@@ -38,6 +42,9 @@ class SupervisedRun:
         self.ranks: list[Rank] = []
         self.killed = 0
         self.left_behind: set[int] = set()
+        self.wrapped: dict[int, list[int]] = {}
+        self.asked: set[int] = set()
+        self.orphans: dict[int, int] = {}
         self.error: BaseException | None = None
 
     # --- for the loop ---
@@ -62,6 +69,10 @@ class SupervisedRun:
         """Sends a stop signal to every living rank; the first call starts the clock of `grace` seconds."""
         self.state.ask(number, self.now(), grace)
         for rank in self.living():
+            if rank.spec.signal_group:
+                for wrapper, started in wrapped(rank.pid).items():
+                    self.wrapped[wrapper] = [pid for pid in started if outlives(pid, number)]
+                    self.asked |= {pid for pid in started if group_of(pid) == rank.pid}
             send(rank.pid, number, group=rank.spec.signal_group)
 
     def pass_on(self, number: int) -> bool:
@@ -84,8 +95,16 @@ class SupervisedRun:
         for watcher in self.watchers:
             watcher.failed(why)
 
+    def gets_it_anyway(self, pid: int, number: int, left: Sequence[int]) -> bool:
+        """Whether a wrapper that is left, too, passes a signal on to a process, as `timeout` does."""
+        return any(pid in self.wrapped.get(one, ()) and catches(one, number) for one in left)
+
     def outcome(self) -> Outcome:
         """How the run ended, once all of it has."""
+        for rank in self.ranks:
+            if rank.stopped and rank.returncode is not None and rank.returncode < 0:
+                code = scripts_end(self.wrapped, self.orphans, rank.pid, -rank.returncode)
+                rank.returncode = rank.returncode if code is None else code
         ended = [rank for rank in self.ranks if rank.counts]
         ended.sort(key=lambda rank: -1 if rank.spec.rank is None else rank.spec.rank)
         return Outcome(
@@ -94,7 +113,7 @@ class SupervisedRun:
             stop_at=self.state.received_at,
             stopped_by=self.state.elsewhere,
             killed=self.killed,
-            left_behind=len(self.left_behind),
+            left_behind=len(self.left_behind.difference(self.asked, *self.wrapped.values())),
             seconds=self.now(),
             over=time.monotonic(),
             timed_out=self.state.timed_out,

@@ -268,6 +268,10 @@ class Execution:
             layout.place(self.run, interface=self.backend.interface, say=self.screen.say, environ=self.environ)
             note_image(self.run, self.backend.image, self.screen.say)
             self.screen.say(f"{self.run.name}: {_where(self.job, self.backend.place)}, in {shown(self.run.folder)}")
+            if self.job.upload:
+                from ..files.s3 import check_output
+
+                check_output(self.job.upload, self.run.name, self.environ)
             if any(channel.remote for channel in self.job.channels):
                 self.status.to("Downloading")
             self._stage()

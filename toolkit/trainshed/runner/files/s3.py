@@ -128,6 +128,13 @@ class _Errors:
             raise TrainshedError(f"{self.uri}: {s3.explain(error)}", hint=s3.CHECK) from None
 
 
+def check_output(prefix: str, run_name: str, environ: Mapping[str, str]) -> None:
+    """Whether `archives_to` will be allowed to upload. Raises TrainshedError: boto3 is missing, or S3 refuses."""
+    bucket = Bucket(f"{prefix}/{run_name}/output/model.tar.gz", environ)
+    with _Errors(bucket.uri):
+        s3.check_writable(bucket.client, bucket.bucket, bucket.key)
+
+
 def archives_to(prefix: str, run_name: str, archives: Iterable[Archive], environ: Mapping[str, str]) -> list[str]:
     """Uploads archives to `<prefix>/<run>/output/`, as the platform does, each verified; returns their URIs.
 

@@ -15,6 +15,7 @@ from trainshed.base.reader import ascii_safe
 
 from .checker import Checker, entries
 from .fields import CHANNEL, FIELDS, every
+from .foreign import refuse_foreign, refuse_manifests
 from .job import S3
 from .meanings import usable_name
 from .nodes import Node, RawText
@@ -83,9 +84,13 @@ def read_file(path: str, problems: list[Problem]) -> tuple[dict[str, Node], dict
 
     root = read_nodes(path, problems)
     if root is None:
+        refuse_manifests(path)
         raise JobError(problems)
     values = dict(root.value)
-    return translate(values, problems) if is_request(values) else (values, {})
+    if is_request(values):
+        return translate(values, problems)
+    refuse_foreign(values, path)
+    return values, {}
 
 
 def is_request(values: dict[str, Node]) -> bool:

@@ -193,6 +193,10 @@ def reason(stderr: str) -> str:
     return shorten(line, 300)
 
 
+_NO_SHELL = (
+    'the image has no /bin/sh, which `train` needs: set ENTRYPOINT ["python3", "-I", "-m", "trainshed"] in it; '
+    "`trainshed check-image` says more"
+)
 _HINTS = (
     (
         "permission denied while trying to connect",
@@ -203,6 +207,7 @@ _HINTS = (
     ("nvidia-container-cli", "the NVIDIA driver of this machine does not work with containers: try nvidia-smi"),
     ('exec: "train"', "the image has no `train`: RUN pip install trainshed in it; `trainshed check-image` says more"),
     ("train: not found", "the image has no `train`: RUN pip install trainshed in it; `trainshed check-image` says more"),
+    ("/train: no such file or directory", _NO_SHELL),
     ("all predefined address pools", "too many networks exist: docker network prune"),
     ("Minimum memory limit", "raise --memory"),
     ("exceeds", "ask for less: --cpus, --memory"),

@@ -69,21 +69,35 @@ def s3_download(url: str, dst: str) -> None:
 
 
 def download_and_extract(uri: str, path: str) -> None:
-    """Does nothing if `path` has code, as it does under `train`; else copies a folder or a single file there.
+    """Does nothing if `path` has code, as it does under `train`; else brings a folder, a file or an archive's content.
+
+    Args:
+        uri: a folder, a file, an archive, or an archive's address on S3.
 
     Raises:
-        errors.ClientError: `uri` is an archive or lies elsewhere: unpacking is for `train`, before the script.
+        errors.ClientError: it is an address of another kind, or its archive cannot be unpacked.
+        ImportError: boto3 is not installed.
     """
+    from trainshed.base.archive import unpack
+    from trainshed.base.errors import ProgramError
+
     from . import errors
 
-    if os.path.isdir(path) and os.listdir(path):
+    os.makedirs(path, exist_ok=True)
+    if os.listdir(path):
         return
-    if os.path.isdir(uri):
-        shutil.copytree(uri, path, dirs_exist_ok=True)
-    elif os.path.isfile(uri) and not uri.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
-        os.makedirs(path, exist_ok=True)
-        shutil.copy2(uri, path)
-    else:
-        raise errors.ClientError(
-            f"{uri} is not unpacked here: set the hyperparameter sagemaker_submit_directory to it, so that train unpacks it"
-        )
+    try:
+        if uri.startswith(s3.SCHEME):
+            with tmpdir() as folder:
+                s3_download(uri, f"{folder}/source")
+                unpack(f"{folder}/source", path)
+        elif os.path.isdir(uri):
+            shutil.copytree(uri, path, dirs_exist_ok=True)
+        elif not os.path.exists(uri):
+            raise errors.ClientError(f"{uri} is neither a folder nor a file nor an address on S3")
+        elif uri.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
+            unpack(uri, path)
+        else:
+            shutil.copy2(uri, path)
+    except ProgramError as error:
+        raise errors.ClientError(error.message) from error

@@ -1,4 +1,4 @@
-"""Modules of the user's code; `train` has installed its requirements."""
+"""Modules of the user's code; under `train`, which has brought the code and installed its requirements, or without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from types import ModuleType
 
-from . import environment, errors
+from . import environment, errors, files
 
 DEFAULT_MODULE_NAME = "default_user_module_name"
 
@@ -45,7 +45,21 @@ def _pip(what: list[str], path: str, error: type[errors._CalledProcessError]) ->
 
 
 def import_module(uri: str, name: str = DEFAULT_MODULE_NAME) -> ModuleType:
-    """A module of the user's code. Raises errors.ImportModuleError."""
+    """A module of the user's code, which is brought and installed first where it is not there.
+
+    Raises:
+        errors.ImportModuleError: it cannot be imported.
+        errors.ClientError: the code cannot be brought.
+        errors.InstallModuleError, errors.InstallRequirementsError: it cannot be installed.
+    """
+    code = environment.code_dir
+    there = os.path.isdir(code) and os.listdir(code)
+    files.download_and_extract(uri, code)
+    if not there and os.path.exists(f"{code}/setup.py"):
+        install(code)
+    elif not there and has_requirements(code):
+        install_requirements(code)
+    importlib.invalidate_caches()
     if environment.code_dir not in sys.path:
         sys.path.insert(0, environment.code_dir)
     try:

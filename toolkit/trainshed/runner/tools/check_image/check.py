@@ -12,35 +12,59 @@ from typing import Any
 from trainshed.base.check import Check, fail, ok, warn
 
 from ...places.container_engine import Engine, EngineError, hint_for, near_image, reason
-from .image_config import check_config, runs_train_only
+from .image_config import check_config, entrypoint_of, is_ours, runs_train_only
 from .image_probe import PROBE, check_probe, parse
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SECONDS = 300.0  # for each container
+_NEEDS_NO_SHELL = 'ENTRYPOINT ["python3", "-I", "-m", "trainshed"] and CMD ["train"], or a base image with a shell'
 
 
-def examine(image: str, engine: Engine) -> list[Check]:
-    """All checks of an image. Raises EngineError if there is no such image."""
+def examine(image: str, engine: Engine, say: Callable[[str], None]) -> list[Check]:
+    """All checks of an image. Raises EngineError if there is no such image.
+
+    Args:
+        say: gets what is looked at next: each container may take long.
+    """
     known = engine.inspect_image(image)
     if known is None:
         raise EngineError(
             f"image {image} does not exist here", hint=near_image(image, engine) or f"{engine.kind} pull {image}"
         )
     found = check_config(known)
+    say(f"asking {image} to run a command")
     found.append(check_entrypoint(image, engine, known))
-    done = engine.run("run", "--rm", "--entrypoint", "/bin/sh", image, "-c", PROBE, timeout=SECONDS)
+    say("looking around inside")
+    started = entrypoint_of(known)[-1:] if runs_train_only(known) else []
+    done = engine.run("run", "--rm", "--entrypoint", "/bin/sh", image, "-c", PROBE, "sh", *started, timeout=SECONDS)
     if done.returncode != 0 and not done.stdout:
-        return [*found, fail("shell", f"/bin/sh cannot be run: {reason(done.stderr)}", "use a base image with a shell")]
+        return [*found, *without_shell(image, engine, known, reason(done.stderr), say)]
     facts = parse(done.stdout)
     found += check_probe(facts, known)
     if facts.get("python"):
+        say("starting it as a user that it does not know")
         found.append(check_other_user(image, engine, facts))
     if facts.get("trainshed"):
+        say("running `trainshed doctor` inside")
         found += check_inside(image, engine)
     return found
 
 
+def without_shell(image: str, engine: Engine, known: dict[str, Any], why: str, say: Callable[[str], None]) -> list[Check]:
+    """The checks of an image without /bin/sh: the file `train` needs one, and Python starts without it."""
+    if not is_ours(entrypoint_of(known)):
+        return [fail("shell", f"/bin/sh cannot be run, which `train` needs: {why}", _NEEDS_NO_SHELL)]
+    say("running `trainshed doctor` inside")
+    return [ok("shell", "there is no /bin/sh, and the ENTRYPOINT needs none"), *check_inside(image, engine)]
+
+
 def check_entrypoint(image: str, engine: Engine, known: dict[str, Any]) -> Check:
     """Whether a command given to the image is what runs; the SDKs run `chmod` this way, users `bash`."""
+    if is_ours(entrypoint_of(known)):
+        return ok("commands", "are trainshed's own, by the ENTRYPOINT")
     if runs_train_only(known):
         fix = 'drop ENTRYPOINT and set CMD ["train"]'
         return warn("commands", f"ENTRYPOINT is `train`, so only that runs, not `{engine.kind} run {image} bash`", fix)

@@ -56,10 +56,19 @@ def _entrypoint(entrypoint: list[str]) -> Check:
     return ok("ENTRYPOINT", text)
 
 
+def entrypoint_of(known: dict[str, Any]) -> list[str]:
+    """The image's ENTRYPOINT, [] for none."""
+    return list((known.get("Config") or {}).get("Entrypoint") or [])
+
+
 def runs_train_only(known: dict[str, Any]) -> bool:
     """Whether the image's ENTRYPOINT is `train`, which takes every command for its own argument."""
-    entrypoint = (known.get("Config") or {}).get("Entrypoint") or []
-    return bool(entrypoint) and entrypoint[-1].rsplit("/", 1)[-1] == "train"
+    return any(part.rsplit("/", 1)[-1] == "train" for part in entrypoint_of(known)[-1:])
+
+
+def is_ours(entrypoint: list[str]) -> bool:
+    """Whether it is the command `trainshed`, whose first argument is what to do: `train` for one."""
+    return any(part.rsplit("/", 1)[-1] == "trainshed" for part in entrypoint[-1:])
 
 
 def _command(command: list[str], entrypoint: list[str]) -> Check:

@@ -7,12 +7,14 @@ from typing import Any
 
 from trainshed.base.check import LEAST_PYTHON, Check, fail, ok, warn
 
-# Plain POSIX sh: the image may have nothing else. One `name=value` a line.
+# Plain POSIX sh: the image may have nothing else. One `name=value` a line. $1: the program ENTRYPOINT starts as `train`.
 PROBE = r"""
 say() { printf '%s=%s\n' "$1" "$2"; }
 train=$(command -v train)
 say train "$train"
 if [ -n "$train" ] && ! grep -q trainshed "$train" 2>/dev/null; then say train_is_foreign yes; fi
+entry=${1:+$(command -v "$1")}
+if [ -n "$entry" ] && ! grep -q trainshed "$entry" 2>/dev/null; then say foreign_entrypoint "$entry"; fi
 say own_train "$(IFS=:; for folder in $PATH; do grep -ls trainshed "$folder/train" 2>/dev/null; done | head -n 1)"
 say code "$(find /opt/ml/code -mindepth 1 -maxdepth 1 2>/dev/null | head -n 4 | tr '\n' ' ')"
 say bash "$(command -v bash)"
@@ -64,6 +66,10 @@ def check_probe(facts: dict[str, str], known: dict[str, Any]) -> list[Check]:
 
 def _train(facts: dict[str, str]) -> Check:
     train, own = facts.get("train", ""), facts.get("own_train", "")
+    foreign = facts.get("foreign_entrypoint")
+    if foreign:
+        fix = f'ENTRYPOINT ["{own}"]' if own else _INSTALL + ", and drop ENTRYPOINT"
+        return (warn if own else fail)("train", f"{foreign}, which ENTRYPOINT starts, is not trainshed's", fix)
     if not train:
         return fail("train", "is not on PATH: `docker run IMAGE train` ends with an error", _INSTALL)
     if facts.get("trainshed") and facts.get("train_is_foreign"):
