@@ -89,6 +89,21 @@ def open_plain(path: str) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
+def open_own(path: str) -> BinaryIO:
+    """Opens a regular file that no other user has written or can write; as root, one that not everybody can write.
+
+    Raises:
+        OSError: it cannot be opened.
+        PermissionError: somebody else could have written it.
+    """
+    file = open_plain(path)
+    found = os.fstat(file.fileno())
+    if found.st_mode & stat.S_IWOTH or os.geteuid() not in (0, found.st_uid) and found.st_uid:
+        file.close()
+        raise PermissionError(errno.EACCES, "another user could have written it", path)
+    return file
+
+
 def read_object(path: str, limit: int) -> dict[str, Any]:
     """The JSON object in a file; {} where it is missing, damaged, something else, or has more than `limit` bytes."""
     try:
