@@ -73,7 +73,7 @@ def is_loose(call: ast.Call, name: str) -> bool:
         return True
     if module == "torch" and last == "load":
         return constant(call, "weights_only") is not True
-    if module in ("np", "numpy") and last == "load" or last == "read_array":
+    if (module in ("np", "numpy") and last == "load") or last == "read_array":
         return constant(call, "allow_pickle") is True
     if module == "yaml":
         return last in YAML

@@ -119,9 +119,7 @@ def test_removing_what_is_not_there_or_may_not_be_removed_is_silent(tmp_path: Pa
 
 
 @pytest.mark.safety
-def test_a_file_that_another_user_could_have_written_is_not_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_another_user_could_have_written_is_not_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "content"
     path.write_text("mine")
     files.open_own(str(path)).close()

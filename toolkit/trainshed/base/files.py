@@ -98,7 +98,7 @@ def open_own(path: str) -> BinaryIO:
     """
     file = open_plain(path)
     found = os.fstat(file.fileno())
-    if found.st_mode & stat.S_IWOTH or os.geteuid() not in (0, found.st_uid) and found.st_uid:
+    if found.st_mode & stat.S_IWOTH or (os.geteuid() not in (0, found.st_uid) and found.st_uid):
         file.close()
         raise PermissionError(errno.EACCES, "another user could have written it", path)
     return file
