@@ -54,7 +54,7 @@ def test_a_commit_holds_what_scripts_keep(tmp_path: Path) -> None:
     ]  # fmt: skip
 
     def check(value: Any) -> None:
-        folder = tmp_path / str(values.index(value))
+        folder = tmp_path / str(id(value))
         committed(folder, value)
         assert value_of(folder) == value
 

@@ -100,6 +100,7 @@ _NO_VALUE = frozenset({
     "number", "object", "dict", "list", "environment", "redacted", "hidden", "masked", "expired", "failed", "denied",
     "valid", "found", "value", "values", "undefined", "disabled", "enabled", "password", "secret", "token", "pass", "self",
     "passed", "rejected", "accepted", "changed", "rotated", "provided", "configured", "this", "that", "your", "must", "file",
+    "bearer", "basic", "digest", "negotiate", "apikey",
 })  # fmt: skip
 _STRONG = r"(?=.*[A-Za-z])(?=.*\d).{8,}|(?=.*[a-z])(?=.*[A-Z]).{16,}"
 
