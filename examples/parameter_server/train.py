@@ -92,7 +92,7 @@ def lead(options: argparse.Namespace, workers: int, count: int) -> None:
     checkpoint = Path(os.environ["SM_CHECKPOINT_DIR"], "servers.pt")
     done = 0
     if checkpoint.exists():
-        saved = torch.load(checkpoint)
+        saved = torch.load(checkpoint, weights_only=True)
         done = saved["epoch"]
         for server, state in zip(servers, saved["servers"], strict=True):
             server.rpc_sync().restore(state)

@@ -159,5 +159,5 @@ assert torch.equal(model.weight, saved) and state.batch == 6
     ends = [line.partition("ENDED ")[2].split(maxsplit=1)[1] for line in done.stdout.splitlines() if "ENDED " in line]
     assert len(ends) == 2 and ends[0] == ends[1] and ends[0].startswith("done 6 [1, 2, 3, 4, 5, 6]")
     assert "resuming from step 2" in done.output and "goes on from commit 2" in done.stdout
-    commits = sorted(path.name for path in (job_tree.base / "checkpoints").glob("*"))
-    assert commits == ["horovod-train-commit-5.pt", "horovod-train-commit-6.pt"]
+    commits = sorted(path.name for path in (job_tree.base / "checkpoints").glob("*.pt*"))
+    assert commits == [f"horovod-train-commit-{number}.pt{end}" for number in (5, 6) for end in ("", ".sum")]

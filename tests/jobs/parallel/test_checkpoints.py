@@ -152,9 +152,9 @@ def test_pruning_keeps_the_newest_of_a_pattern(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [{"epoch": 3}, Odd()])
-def test_amazons_user_content_may_hold_objects_of_any_class(value: Any) -> None:
+def test_amazons_user_content_may_hold_objects_of_any_class(tmp_path: Path, value: Any) -> None:
     sys.path.insert(0, str(ranks.TOOLKIT / "trainshed/compat"))
     from smdistributed.modelparallel.torch.checkpoint import _plain, _unpickled
 
-    content = _unpickled(_plain(value))
+    content = _unpickled(_plain(value), str(tmp_path))
     assert isinstance(content, Odd) if isinstance(value, Odd) else content == value

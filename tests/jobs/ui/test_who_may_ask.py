@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from support.runner_project import Project
 
-from .conftest import Site
+from .conftest import Site, served
 
 pytestmark = pytest.mark.safety
 
@@ -149,3 +151,52 @@ def test_odd_values_in_a_request_cost_the_request(site: Site, run: Path) -> None
     assert site.send("GET", "/api/runs/..%2f..%2fetc", {"Authorization": f"Bearer {site.token}"})[0] == 404
     assert site.ask("/api/runs/0123", status=404)["error"].startswith("there is no such run")
     assert site.ask(f"{address}/log?log=algo-1&place=999999999")["lines"] == []
+
+
+REQUEST = "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+# What is sent and then nothing more: no byte, half of a head, a whole request, half of a body.
+BEGUN = [
+    "", "GET / HT", REQUEST.format(path="/", port="{port}"), REQUEST.format(path="/static/app.js", port="{port}") + "\r\n",
+    "POST /api/overlay HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{{",
+]  # fmt: skip
+
+
+def test_the_page_answers_its_owner_while_others_hold_1300_connections(site: Site) -> None:
+    """By the usual limit of open files, 1,024, the server could not even hold them."""
+    mine, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 3000:
+        pytest.skip("needs 3,000 open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(mine, 3000), most))
+    with ExitStack() as held:
+        for number in range(1300):
+            one = held.enter_context(socket.create_connection(("127.0.0.1", site.port)))
+            with suppress(OSError):
+                one.sendall(BEGUN[number % len(BEGUN)].format(port=site.port).encode())
+            if number % 100 == 99:
+                assert site.ask("/api/runs")["rows"] == []
+                assert site.send("GET", "/", {})[0] == 200
+        assert site.ask("/api/runs")["rows"] == []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (mine, most))
+
+
+def test_connections_that_ask_for_nothing_are_ended(site: Site) -> None:
+    with ExitStack() as held:
+        for begun in (*BEGUN, BEGUN[-1].replace("Content-Type", f"Authorization: Bearer {site.token}\r\nContent-Type")):
+            one = held.enter_context(socket.create_connection(("127.0.0.1", site.port), timeout=120))
+            one.sendall(begun.format(port=site.port).encode())
+            with suppress(ConnectionResetError):
+                while one.recv(1 << 16):  # the limit above is reached by a hang alone
+                    pass
+
+
+def test_nobody_is_told_of_a_client_that_left_in_the_middle(project: Project, mine: dict[str, str]) -> None:
+    process = project.start("ui", **mine)
+    site = served(process)
+    half = BEGUN[-1].replace("Content-Type", f"Authorization: Bearer {site.token}\r\nContent-Type").format(port=site.port)
+    for begun in (half, half.replace("/overlay", "/runs/0123/charts"), half.replace("/overlay", "/runs/0123/stop")):
+        with socket.create_connection(("127.0.0.1", site.port)) as one:
+            one.sendall(begun.encode())
+        assert site.ask("/api/runs")["rows"] == []
+    process.terminate()
+    said = process.communicate(timeout=60)
+    assert "Traceback" not in "".join(said) and "Exception" not in "".join(said)

@@ -116,3 +116,21 @@ def test_removing_what_is_not_there_or_may_not_be_removed_is_silent(tmp_path: Pa
     remove(str(tmp_path))
 
     assert tmp_path.is_dir()
+
+
+@pytest.mark.safety
+def test_a_file_another_user_could_have_written_is_not_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "content"
+    path.write_text("mine")
+    files.open_own(str(path)).close()
+
+    path.chmod(0o666)
+    with pytest.raises(PermissionError, match="another user could have written it"):
+        files.open_own(str(path))
+    path.chmod(0o644)
+    os.chown(path, 4242, -1) if os.geteuid() == 0 else None
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(PermissionError, match="another user could have written it"):
+        files.open_own(str(path))
+    with pytest.raises(OSError, match="not a regular file"):
+        files.open_own(str(tmp_path))

@@ -21,7 +21,7 @@ def test_what_ran_on_a_full_disk_is_known_after_others_have_made_room(tmp_path: 
         found.look(["before"])
         found.refuse("before")
         fill(disk / "ballast")
-        with pytest.raises(TrainshedError, match="No space left"):
+        with pytest.raises(TrainshedError, match="No space left on device: 4 MiB must stay free for its own files"):
             found.refuse()
         found.look(["meanwhile"])
         (disk / "ballast").unlink()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,41 @@ def test_without_any_writable_folder_the_error_says_what_to_mount(
 
     assert "a folder for packages cannot be made" in raised.value.message and paths.base in raised.value.message
     assert "docker run --tmpfs /tmp:exec" in raised.value.hint
+
+
+@pytest.mark.safety
+def test_what_a_killed_train_has_left_is_removed_by_the_next_one(places: tuple[dict[str, str], Paths]) -> None:
+    environ, paths = places
+    place = Path(environ["TMPDIR"])
+    code = (
+        "import os, signal, sys\\n"
+        "from trainshed.container.scratch import Scratch\\n"
+        "Scratch(dict(os.environ), '/nonexistent').make()\\n"
+        "print('made', flush=True); sys.stdin.read(); os.kill(os.getpid(), signal.SIGKILL)\\n"
+    ).replace("\\n", "\n")
+    start = [sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    with (
+        subprocess.Popen(start, env={**os.environ, **environ}, stdin=pipe, stdout=pipe) as killed,
+        subprocess.Popen(start, env={**os.environ, **environ}, stdin=pipe, stdout=pipe) as alive,
+    ):
+        assert killed.stdout and alive.stdout and killed.stdin and killed.stdout.readline() == alive.stdout.readline()
+        (left,) = place.glob(f"trainshed-{killed.pid}-*-run")
+        (used,) = place.glob(f"trainshed-{alive.pid}-*-run")
+        (left / "below").mkdir()
+        Path(str(left).removesuffix("run") + "packages-x1").mkdir()
+        names = ("trainshed-run", "trainshed-1-run", "trainshed-12-ab-run", "trainshed-x-ab-run", "mine")
+        others = [place / name for name in names]
+        for other in others:
+            other.mkdir()
+        (place / "trainshed-13-ab-run").symlink_to(tmp := place / "mine")
+        (tmp / ".held").write_text("")
+        (place / "trainshed-run/.held").write_text("")
+        killed.stdin.close()
+        killed.wait()
+        with Scratch(environ, paths.output) as own:
+            own.make()
+            assert sorted(path.name for path in place.iterdir()) == sorted(
+                [path.name for path in others] + ["trainshed-13-ab-run", used.name, os.path.basename(own.path)]
+            )
+        alive.kill()

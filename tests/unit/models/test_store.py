@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.base.errors import TrainshedError
+from trainshed.models.card import card
 from trainshed.models.on_disk import OnDisk
 from trainshed.models.reference import reference_of
 from trainshed.models.store import ModelStore, NoModelError
@@ -274,3 +275,22 @@ def test_of_blocks_one_is_in_memory_at_a_time(store: ModelStore, tmp_path: Path)
     blocks: Iterator[bytes] = store.blocks(version, version.files[0])
 
     assert max(len(block) for block in blocks) <= 1 << 20
+
+
+@pytest.mark.safety
+def test_no_secret_is_kept_in_what_is_said_of_a_version(store: ModelStore, maker: Maker, tmp_path: Path) -> None:
+    said = "from https://me:hunter2@host/data with Authorization: Bearer abc123def456 and ghp_" + "a1B2" * 9
+    run = {"hyperparameters": {"url": said, "epochs": 3}, "code": {"digest": "0123456789abcdef" * 4}}
+    version = store.add("digits", maker.files(weights="x"), Facts({}, run, licence=said, note=said)).version
+    store.set_tag(version, "from", said)
+    store.set_tag(version, "api_key", "plain")
+    shown = [json.dumps(version.plain()), store.note(version), str(store.tags(version))]
+    store.set_note(version, said)
+    shown += [store.note(version), card(version, tags=store.tags(version), note=said)]
+    storage = store.storage
+    if isinstance(storage, OnDisk):
+        shown += [path.read_text() for path in Path(storage.address("digits")).rglob("*.json")]
+
+    secrets = ("hunter2", "abc123def456", "a1B2", "plain")
+    assert [text for text in shown if any(secret in text for secret in secrets)] == []
+    assert "0123456789abcdef" in shown[0] and "epochs" in shown[0]

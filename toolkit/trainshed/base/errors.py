@@ -98,6 +98,9 @@ class TrainshedError(Exception):
         self.hint = one_line(hint)
 
 
+MOST_TOLD = 50  # problems of a job, each on a line; of more, how many there are
+
+
 class JobError(TrainshedError):
     """The job cannot be read; `problems` lists all problems, in the order of the files."""
 
@@ -105,13 +108,11 @@ class JobError(TrainshedError):
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
-        count = f"{len(problems)} problems in the job" if len(problems) > 1 else "the job cannot be read"
-        super().__init__(
-            f"{count}: {problems[0].line()}",
-            details="\n".join(f"  {number}. {problem.line()}" for number, problem in enumerate(problems, 1))
-            if len(problems) > 1
-            else "",
-        )
+        count = f"{len(problems):,} problems in the job" if len(problems) > 1 else "the job cannot be read"
+        told = [f"  {number}. {problem.line()}" for number, problem in enumerate(problems[:MOST_TOLD], 1)]
+        if len(problems) > MOST_TOLD:
+            told.append(f"  and {len(problems) - MOST_TOLD:,} more: mend these, and look again")
+        super().__init__(f"{count}: {problems[0].line()}", details="\n".join(told) if len(problems) > 1 else "")
 
 
 class NoJobError(TrainshedError):

@@ -57,15 +57,16 @@ def remove(path: str) -> None:
         pass
 
 
-def read_bytes(path: str, limit: int, *, cut: bool = False) -> bytes | None:
+def read_bytes(path: str, limit: int, *, cut: bool = False, links: bool = True) -> bytes | None:
     """Returns the file's bytes, None if it does not exist.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is a link although there must be none (`links`).
         ValueError: it has more than `limit` bytes; with `cut` the rest is left out instead.
     """
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        more = os.O_NONBLOCK if links else os.O_NONBLOCK | os.O_NOFOLLOW
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
             data = file.read(limit + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -76,23 +77,62 @@ def read_bytes(path: str, limit: int, *, cut: bool = False) -> bytes | None:
     return data[:limit]
 
 
-def open_plain(path: str) -> BinaryIO:
+def open_plain(path: str, *, links: bool = True) -> BinaryIO:
     """Opens a regular file for reading.
+
+    Args:
+        links: whether it may be a link. What a job writes must not: it would show any file of whoever looks at the run.
 
     Raises:
         OSError: it cannot be opened, or is something else: a FIFO or a device may hold its reader up for ever.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", path)
     return os.fdopen(fd, "rb")
 
 
-def read_object(path: str, limit: int) -> dict[str, Any]:
+def open_own(path: str) -> BinaryIO:
+    """Opens a regular file that no other user has written or can write; as root, one that not everybody can write.
+
+    Raises:
+        OSError: it cannot be opened.
+        PermissionError: somebody else could have written it.
+    """
+    file = open_plain(path)
+    found = os.fstat(file.fileno())
+    if found.st_mode & stat.S_IWOTH or (os.geteuid() not in (0, found.st_uid) and found.st_uid):
+        file.close()
+        raise PermissionError(errno.EACCES, "another user could have written it", path)
+    return file
+
+
+def leads_away(top: str, path: str) -> bool:
+    """Whether anything on the way from a folder down to `path`, which is below it, is a link."""
+    while len(path) > len(top):
+        if os.path.islink(path):
+            return True
+        path = os.path.dirname(path)
+    return False
+
+
+def listed(folder: str) -> list[str]:
+    """The names in a folder, sorted; none where it cannot be read, or is a link (`open_plain`)."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        return sorted(os.listdir(fd))
+    finally:
+        os.close(fd)
+
+
+def read_object(path: str, limit: int, *, links: bool = True) -> dict[str, Any]:
     """The JSON object in a file; {} where it is missing, damaged, something else, or has more than `limit` bytes."""
     try:
-        value = json.loads(read_bytes(path, limit) or b"{}")
+        value = json.loads(read_bytes(path, limit, links=links) or b"{}")
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

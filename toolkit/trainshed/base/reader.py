@@ -137,7 +137,8 @@ class Fields:
             self.problem(name, value, "must be a list of strings")
             return ()
         if len(set(value)) != len(value):
-            repeated = next(item for item in value if value.count(item) > 1)
+            seen: set[str] = set()
+            repeated = next(item for item in value if item in seen or seen.add(item))  # type: ignore[func-returns-value]
             self.problem(name, repeated, "appears more than once")
             return tuple(dict.fromkeys(value))
         return tuple(value)

@@ -19,12 +19,13 @@ import json
 import os
 import re
 
+from .secret_shapes import MASK, URL_LOGIN, has_signs, mask_shapes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from typing import Any, AnyStr
 
-MASK = "******"
 SHORTEST_SECRET = 4
 LONG_ENOUGH = 8  # characters: from here on a word, too, is masked wherever it stands
 LONG_LOGIN = 16  # characters: so long a user in a URL is a token
@@ -38,12 +39,28 @@ _COMMON = frozenset({
 })  # fmt: skip
 
 # Patterns are strings, compiled by `re` when first used: a job without secrets never pays for them at start.
-_SUSPECTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "jwt", "pwd")
+_SUSPECTS = (
+    "secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "jwt", "pwd", "webhook", "cookie",
+    "connection", "conn_str",
+)  # fmt: skip
+_SUSPECT_ENDS = ("pat", "pass", "pw", "sas", "creds", "dsn")
 # What names a secret wherever it stands in a name: PGPASSWORD, DBPassword, WANDB_API_KEY, hftoken.
 _CERTAIN = (
-    r"(?i)secret|passw(?:or)?d|passphrase|credential"
+    r"(?i)secret(?!ar)|passw(?:or)?d|passphrase|credential"
     r"|(?:api|access|private|secret|signing|encryption|ssh|storage|account|license)[^a-z]?keys?(?![a-z])"
-    r"|(?:auth|access|api|refresh|session|hub|hf|bot)[^a-z]?tokens?(?![a-z])|[^a-z]pwd$"
+    r"|(?:auth|access|api|refresh|session|hub|hf|bot|sas|id)[^a-z]?tokens?(?![a-z])|[^a-z]pwd$|(?:^|[^a-z])cookies?$"
+    r"|authorization$|webhook(?:[^a-z]?ur[il])?$|connection[^a-z]?string|conn[^a-z]?str$|(?:^|[^a-z])sas$"
+    r"|(?:git(?:hub|lab)?|azure|devops|ado|bitbucket|jira)[^a-z]?pat$|(?:^|[^a-z])creds$|sentry[^a-z]?dsn$"
+    r"|(?:db|database|sql|mysql|pg|postgres|smtp|mail|redis|ftp|user|admin|root|basic)[^a-z]?(?:pass|pw)$"
+    r"|(?:openai|anthropic|wandb|stripe|sendgrid|datadog|mistral|cohere|comet|neptune|deploy|master|service|client)[^a-z]?keys?$"
+)
+# What names one in capitals, as variables have it, unless a key or pass of this kind is harmless.
+_VARIABLE = r"[A-Z0-9_]*_(?:KEY|PAT|PASS|PW|TOKEN)"
+_OPEN_KEYS = (
+    r"(?:PRIMARY|FOREIGN|PARTITION|SORT|CACHE|GROUP|LABEL|IMAGE|TEXT|TARGET|INPUT|OUTPUT|FEATURE|PUBLIC|COLUMN|COL|INDEX|ROW|HASH"
+    r"|SHARD|JOIN|METRIC|MONITOR|LOSS|PROMPT|QUERY|DATA|CONFIG|UNIQUE|LOOKUP|CAPTION|QUESTION|ANSWER|OBJECT|S3|ROUTING|DICT|SUB|REG"
+    r"|REGISTRY|HOT|SHORTCUT|ARROW|MAP|VALUE|FILE|NAME|RANK|STATE|MODEL|STEP|RUN|JOB|FORWARD|BACKWARD|FIRST|SECOND|SINGLE|ONE|TWO"
+    r"|LAST|PER|LOW|HIGH|BAND|BY)_(?:KEY|PASS|PAT)$"
 )
 # What names one unless it is part of a harmless name: counts of tokens, tokenizers, special tokens.
 _PROBABLE = r"(?i)(?:^|[^a-z])(?:auth|jwt|bearer)(?:$|[^a-z])|token(?:$|[^a-z])"
@@ -52,13 +69,6 @@ _HARMLESS = (
     r"|token[^a-z]?(?:per|count|id|size|length|len|type|embed|level|budget|limit|drop)"
 )
 _CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
-# It begins at the colon: to look for the scheme from its first letter would take the square of a long word's letters.
-_URL_LOGIN = r"(?<=[a-zA-Z0-9+.-])://(?P<login>[^/\s'\"]+)@"
-_KNOWN_PREFIXES = ("AKIA", "ASIA", "hf_", "gh", "sk-", "glpat-", "pypi-", "xox")
-_KNOWN_FORMS = (
-    r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}"
-    r"|\bglpat-[A-Za-z0-9_-]{20,}|\bpypi-[A-Za-z0-9_-]{40,}|\bxox[abprs]-[A-Za-z0-9-]{10,}"
-)
 _URL_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
 
@@ -73,10 +83,19 @@ def new_token() -> str:
 def is_secret_name(name: str) -> bool:
     """Whether the value of a hyperparameter or variable of this name must not be shown."""
     lower = name.lower()
-    if not any(word in lower for word in _SUSPECTS):
+    if not lower.endswith(_SUSPECT_ENDS) and not any(word in lower for word in _SUSPECTS):
         return False
+    variable = name if name.isupper() and not name.startswith("SM_HP_") else ""
     name = re.sub(_CAMEL, "_", name)
-    return bool(re.search(_CERTAIN, name) or re.search(_PROBABLE, re.sub(_HARMLESS, "", name)))
+    return bool(
+        re.search(_CERTAIN, name)
+        or re.search(_PROBABLE, harmless := re.sub(_HARMLESS, "", name))
+        or (re.fullmatch(_VARIABLE, variable) and harmless == name and not re.search(_OPEN_KEYS, variable))
+    )
+
+
+def _is_certain(name: str) -> bool:
+    return re.search(_CERTAIN, re.sub(_CAMEL, "_", name)) is not None
 
 
 def mask_mapping(values: Mapping[str, Any], secrets: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -171,7 +190,7 @@ def _collect(value: Any, secret: bool, found: set[str], known: set[str]) -> None
 
 def _logins(text: str) -> Iterator[str]:
     """The passwords of URLs, and users that are tokens; also as the server sees them."""
-    for match in re.finditer(_URL_LOGIN, text):
+    for match in re.finditer(URL_LOGIN, text):
         user, colon, password = match["login"].partition(":")
         for part in (password if colon else "", user if len(user) >= LONG_LOGIN else ""):
             yield part
@@ -222,21 +241,22 @@ def to_bytes(text: str) -> bytes:
 
 
 def mask_text(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """Masks the given secrets, logins in URLs, and keys of well-known forms."""
+    """Masks the given secrets, and whatever has the shape of one (`secret_shapes`)."""
     for secret in secrets:
         if secret in text:
             text = _blank(text, secret, MASK)
-    if "://" in text:
-        text = re.sub(_URL_LOGIN, f"://{MASK}@", text)
-    return re.sub(_KNOWN_FORMS, MASK, text) if any(prefix in text for prefix in _KNOWN_PREFIXES) else text
+    if has_signs(text):
+        return mask_shapes(text, is_secret_name, _is_certain)
+    return text
 
 
 def mask_bytes(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
-    """Masks the given secrets alone, in bytes that need not be text: what hosts and ranks print, in bulk."""
+    """The same for bytes that need not be text: what hosts and ranks print, in bulk."""
     for secret in secrets:
         if secret in data:
             data = _blank(data, secret, MASK.encode())
-    return data
+    text = data.decode("latin-1")  # any bytes, and the same ones when encoded again
+    return mask_shapes(text, is_secret_name, _is_certain).encode("latin-1") if has_signs(text) else data
 
 
 def _blank(text: AnyStr, secret: AnyStr, mask: AnyStr) -> AnyStr:

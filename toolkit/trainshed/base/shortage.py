@@ -38,7 +38,8 @@ class Shortage:
     def refuse(self, *running: Hashable) -> None:
         """Raises TrainshedError where the disk is full, or was while one of them ran, or cannot be looked at."""
         if self._has_met(running):
-            raise self._unusable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._folder))
+            why = f"{os.strerror(errno.ENOSPC)}: {LEAST_ROOM >> 20} MiB must stay free for its own files"
+            raise self._unusable(OSError(errno.ENOSPC, why, self._folder))
 
     def _has_met(self, running: Iterable[Hashable]) -> bool:
         return not self._short.isdisjoint(running) or self._is_full()

@@ -103,7 +103,7 @@ def _opened(folder: str, name: str) -> BinaryIO | None:
             return None
         if not os.path.realpath(f"{folder}/{name}").startswith(f"{os.path.realpath(folder)}/"):
             return None
-        return open_plain(f"{folder}/{name}")
+        return open_plain(f"{folder}/{name}", links=False)
     except (OSError, ValueError):
         return None
 

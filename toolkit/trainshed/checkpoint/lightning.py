@@ -11,6 +11,8 @@ import functools
 import inspect
 import os
 
+from trainshed.base.files import open_own
+
 from .guard import Guard, say, usual_copies, usual_folder
 
 TYPE_CHECKING = False
@@ -53,9 +55,9 @@ def install(module: ModuleType) -> None:
                 path = guard.newest()
                 call.arguments["ckpt_path"] = path and f"{path}/{FILE}"
                 if path and "weights_only" in signature.parameters and call.arguments.get("weights_only") is None:
-                    # Callbacks may keep any objects. The seal tells damage, not forgery: whoever may write to the checkpoint
-                    # folder runs code here, as in any folder that a Trainer is told to resume from.
-                    call.arguments["weights_only"] = False
+                    # Callbacks may keep any objects. The seal tells damage, not forgery, so the file must be this user's:
+                    # else Lightning is left to load what it loads of itself.
+                    call.arguments["weights_only"] = False if _is_own(f"{path}/{FILE}") else None
             else:
                 say(f"the script resumes from {call.arguments['ckpt_path']} by itself")
             connector._sigterm_notifier_fn = lambda *_: None
@@ -68,6 +70,19 @@ def install(module: ModuleType) -> None:
             guard.close()
 
     trainer.fit = fit_with_checkpoints
+
+
+def _is_own(path: str) -> bool:
+    """Whether no other user of this machine could have written a checkpoint; says so where one could."""
+    try:
+        for name in os.listdir(path) if os.path.isdir(path) else [""]:
+            open_own(os.path.join(path, name) if name else path).close()
+    except PermissionError as error:
+        say(f"{error.filename} could have been written by another user: objects of classes in it are not loaded")
+        return False
+    except OSError:  # Lightning says what is wrong with it
+        pass
+    return True
 
 
 def _callback_class(module: ModuleType) -> type:

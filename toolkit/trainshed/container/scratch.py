@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from trainshed.base.errors import TrainshedError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from trainshed.contract.paths import Paths
 
 _USUAL = ("/tmp", "/var/tmp", "/dev/shm")
+_HELD = ".held"  # in a scratch: locked while its `train` lives
 _more: list[str] = []  # folders elsewhere that are removed with the scratch
 
 
@@ -89,6 +91,7 @@ class Scratch:
         self.place = next((place for place in places if os.access(place, os.W_OK | os.X_OK)), last_resort)
         self.path = f"{self.place}/{_name(environ)}-run"
         self.made = False
+        self._held = -1
 
     def make(self) -> None:
         """Makes the folder, for this user alone.
@@ -96,8 +99,10 @@ class Scratch:
         Raises:
             TrainshedError: no folder for temporary files can be written.
         """
+        _remove_abandoned(self.place)
         try:
             os.mkdir(self.path, 0o700)
+            self._held = _hold(f"{self.path}/{_HELD}", os.O_CREAT)
         except OSError as error:
             raise TrainshedError(
                 f"no temporary folder can be made in {self.place}: {error.strerror}",
@@ -112,6 +117,53 @@ class Scratch:
         for folder in (self.path, *_more):  # a notice of interruption makes it as well
             _remove(folder)
         _more.clear()
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+
+def _hold(path: str, more: int = 0) -> int:
+    """Locks a file for as long as this process lives, also against processes of other containers. Raises OSError."""
+    import fcntl
+
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | more, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _remove_abandoned(place: str) -> None:
+    """Removes the folders of a `train` that was killed together with its guardian: nobody holds them any more."""
+    try:
+        names = os.listdir(place)
+    except OSError:
+        return
+    for name in names:
+        if not _is_own_scratch(place, name):
+            continue
+        try:
+            held = _hold(f"{place}/{name}/{_HELD}")
+        except OSError:  # in use, or of a version that held none
+            continue
+        for other in names:
+            if other.startswith(name.removesuffix("run")):
+                _remove(f"{place}/{other}")
+        os.close(held)
+
+
+def _is_own_scratch(place: str, name: str) -> bool:
+    """Whether this is named `trainshed-PID-TIME-run`, and is a folder of this user."""
+    parts = name.split("-")
+    if len(parts) != 4 or parts[0] != "trainshed" or not parts[1].isdecimal() or parts[3] != "run":
+        return False
+    try:
+        found = os.lstat(f"{place}/{name}")
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _remove(folder: str) -> None:

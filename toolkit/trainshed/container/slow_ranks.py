@@ -156,7 +156,7 @@ def _throttled(folder: str, host: str) -> dict[int, int]:
     found: dict[int, int] = {}
     for path in files_below(folder)[-1:]:
         try:
-            with open_plain(path) as file:
+            with open_plain(path, links=False) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
                 lines = file.read().splitlines()
         except OSError:

@@ -189,19 +189,16 @@ class Stream:
     traceback_at: when the last Python traceback began to arrive; None without one.
     """
 
-    def __init__(
-        self, fd: int, console: Console, log: LogFile, label: str, masked: bool = False, hidden: tuple[bytes, ...] = ()
-    ) -> None:
+    def __init__(self, fd: int, console: Console, log: LogFile, label: str, hidden: tuple[bytes, ...] = ()) -> None:
         """
         Args:
             label: tag of each line, "" for none.
-            masked: whether logins in URLs are masked.
-            hidden: secrets to mask, longest first, wherever the stream leads to: console, log and tail.
+            hidden: secrets to mask, longest first, with all that looks like one, wherever the stream leads to: console,
+                log and tail.
         """
         self.fd = fd
         self.console = console
         self.log = log
-        self.masked = masked
         self.hidden = hidden
         # Of a line that is passed on in pieces so much is kept back: a secret may have begun there.
         self.begun = max((len(secret) - 1 for secret in hidden), default=0)
@@ -245,7 +242,7 @@ class Stream:
             self.pending = data
             return
         if not cut:
-            data = mask_bytes(data, self.hidden) if self.hidden else data
+            data = mask_bytes(data, self.hidden)
             whole = _whole_characters(data[: max(0, len(data) - self.begun)]) or _whole_characters(data)
             self.pending = data[whole:]
             self._emit(data[:whole], b"\n")
@@ -255,7 +252,7 @@ class Stream:
 
     def _thin_open_line(self, data: bytes, now: float) -> bytes:
         """Thins out a progress bar: shows its latest finished frame now and then, keeps only the frame being drawn."""
-        data = mask_bytes(data, self.hidden) if self.hidden else data
+        data = mask_bytes(data, self.hidden)
         cut = data.rfind(b"\r", 0, max(0, len(data) - self.begun_frame))
         if cut < 0:
             return data
@@ -271,9 +268,8 @@ class Stream:
         return rest
 
     def _emit(self, raw: bytes, end: bytes = b"") -> None:
-        """Passes lines on: as they are to the log, and with `end` to the console, where a line ends that was cut."""
-        if self.hidden:
-            raw = mask_bytes(raw, self.hidden)
+        """Passes lines on, masked: as they are to the log, and with `end` to the console, where a line ends that was cut."""
+        raw = mask_bytes(raw, self.hidden)
         self.log.write(raw)
         lines = raw + end if end else raw
         if self.listener:
@@ -287,10 +283,6 @@ class Stream:
             lines.decode()
         except UnicodeDecodeError:
             lines = lines.decode("utf-8", "backslashreplace").encode()
-        if self.masked:
-            from trainshed.base.secrets import mask_text  # regular expressions that most jobs never need
-
-            lines = mask_text(lines.decode()).encode()
         if self.prefix:
             lines = self.prefix + lines[:-1].replace(b"\n", b"\n" + self.prefix) + b"\n"
         self.console.put(lines)
@@ -307,8 +299,6 @@ class Stream:
 
     def last_bytes(self) -> bytes:
         """The end of what came through, secrets masked."""
-        if not self.hidden:
-            return bytes(self.tail[-TAIL_BYTES:])
         tail = mask_bytes(bytes(self.tail), self.hidden)
         return tail[self.begun if self.tail_cut else 0 :][-TAIL_BYTES:]  # it may begin inside a secret
 

@@ -121,7 +121,7 @@ class Columns:
             self._read_events(output)
         for path in _files_of(outputs):
             try:
-                with open_plain(path) as file:
+                with open_plain(path, links=False) as file:
                     status = os.fstat(file.fileno())
                     held = self._files.get(path)
                     if held is None or held.inode != status.st_ino or status.st_size < held.offset:

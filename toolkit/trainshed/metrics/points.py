@@ -110,7 +110,7 @@ def read(path: str) -> Iterator[Point]:
     Raises:
         OSError: the file cannot be read.
     """
-    with open_plain(path) as file:
+    with open_plain(path, links=False) as file:
         for line in file:
             if line.endswith(b"\n") and (point := point_of(line)) is not None:
                 yield point

@@ -126,4 +126,4 @@ def _mapping(value: Any) -> dict[str, str]:
 
 def _plain(text: object) -> str:
     """Other people's text as text, on one line: neither markup nor a column of its own."""
-    return _SPECIAL.sub(r"\\\1", one_line(str(text)))
+    return _SPECIAL.sub(r"\\\1", one_line(mask_text(str(text))))

@@ -25,6 +25,7 @@ from typing import Any
 
 from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean, one_line, some
 from trainshed.base.files import sync_folder
+from trainshed.base.secrets import mask_mapping, mask_text
 
 from .reference import RULE, Reference, is_name, is_stage
 from .storage import Storage
@@ -120,12 +121,13 @@ class ModelStore:
     def tags(self, version: Version) -> dict[str, str]:
         """The tags of a version."""
         values = self._small(f"{version.model}/tags/{version.number}")
-        return {name: value["value"] for name, value in values if is_name(name) and isinstance(value.get("value"), str)}
+        found = {name: value["value"] for name, value in values if is_name(name) and isinstance(value.get("value"), str)}
+        return mask_mapping(found)
 
     def note(self, version: Version) -> str:
         """The note of a version: the one that was written last."""
         value = self._object(f"{version.model}/notes/{version.number}.json").get("value")
-        return value if isinstance(value, str) else version.facts.note
+        return mask_text(value if isinstance(value, str) else version.facts.note)
 
     def address(self, version: Version) -> str:
         """Path or URI of the folder with a version's files."""
@@ -152,7 +154,7 @@ class ModelStore:
         folder = f"{time.strftime('%Y%m%d%H%M%S', time.gmtime())}-{secrets.token_hex(8)}"
         place = f"{model}/files/{folder}"
         try:
-            added = self._take_number(model, folder, self._copied(files, place), facts)
+            added = self._take_number(model, folder, self._copied(files, place), facts.masked())
         except BaseException:
             self._discard(place)
             raise
@@ -297,7 +299,8 @@ class ModelStore:
         """Gives a version a tag, or another value of it."""
         if not is_name(name):
             raise TrainshedError(f"{name!r} is not a valid tag name: {RULE}")
-        self._replace(f"{version.model}/tags/{version.number}/{name}.json", {"value": value})
+        kept = mask_mapping({name: value})[name]  # by its name, and by its form
+        self._replace(f"{version.model}/tags/{version.number}/{name}.json", {"value": kept})
 
     def drop_tag(self, version: Version, name: str) -> None:
         """Removes a tag. Raises NoModelError where there is none."""
@@ -307,7 +310,7 @@ class ModelStore:
 
     def set_note(self, version: Version, text: str) -> None:
         """Writes the note of a version."""
-        self._replace(f"{version.model}/notes/{version.number}.json", {"value": text})
+        self._replace(f"{version.model}/notes/{version.number}.json", {"value": mask_text(text)})
 
     def remove(self, version: Version, *, force: bool = False) -> None:
         """Removes a version; its number is not given again.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from trainshed.base.secrets import mask_leaves, mask_text
 
 FORMAT = 1
 MOST_FILES = 100_000
@@ -37,6 +39,10 @@ class Facts:
     run: dict[str, Any] = field(default_factory=dict)
     licence: str = ""
     note: str = ""
+
+    def masked(self) -> Facts:
+        """The same without what looks like a secret: versions are read by others."""
+        return replace(self, run=mask_leaves(self.run), licence=mask_text(self.licence), note=mask_text(self.note))
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ def _facts(value: Any) -> Facts:
         {str(name): float(one) for name, one in metrics.items() if _is_number(one)} if isinstance(metrics, dict) else {},
         run if isinstance(run, dict) else {},
         *(text if isinstance(text := given.get(name), str) else "" for name in ("licence", "note")),
-    )
+    ).masked()
 
 
 def _is_number(value: Any) -> bool:

@@ -170,7 +170,7 @@ def line_of(window: Window) -> str:
 
 def _objects(path: str) -> Iterator[dict[str, Any]]:
     try:
-        with open_plain(path) as file:
+        with open_plain(path, links=False) as file:
             for line in file:
                 try:
                     fields = json.loads(line)

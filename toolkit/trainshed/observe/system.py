@@ -121,7 +121,7 @@ def sample_of(line: bytes) -> tuple[tuple[str, str, str, str], float, float] | N
 
 def _samples(path: str) -> Iterator[tuple[tuple[str, str, str, str], float, float]]:
     try:
-        with open_plain(path) as file:
+        with open_plain(path, links=False) as file:
             for line in file:
                 sample = sample_of(line)
                 if sample is not None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 
-from trainshed.base.files import read_bytes, read_object
+from trainshed.base.files import listed, read_bytes, read_object
 from trainshed.base.record import Record
 from trainshed.base.secrets import mask_leaves, mask_mapping
 from trainshed.contract.wire.findings import Finding, findings_in
@@ -133,11 +132,8 @@ def read_attempts(attempts: Sequence[Sequence[tuple[str, str]]], secrets: tuple[
 
 def _host(output: str, data: str, secrets: tuple[str, ...]) -> HostFacts:
     """The host whose folder this is: a host has one run record; with several (a shared folder), the first host's."""
-    try:
-        names = sorted(name for name in os.listdir(f"{data}/run") if _HOST.fullmatch(name))
-    except OSError:
-        names = []
-    records = [(name, read_object(f"{data}/run/{name}", LARGEST)) for name in names]
+    names = [name for name in listed(f"{data}/run") if _HOST.fullmatch(name)]
+    records = [(name, read_object(f"{data}/run/{name}", LARGEST, links=False)) for name in names]
     records = sorted((one for one in records if one[1]), key=lambda one: number(mapping(one[1].get("cluster")).get("rank")))
     name, record = records[0] if records else ("", {})
     masked = mask_mapping(record, secrets)
@@ -148,7 +144,7 @@ def _host(output: str, data: str, secrets: tuple[str, ...]) -> HostFacts:
 
 def _failure(path: str) -> str:
     try:
-        data = read_bytes(path, LONGEST_FAILURE, cut=True) or b""
+        data = read_bytes(path, LONGEST_FAILURE, cut=True, links=False) or b""
     except OSError:
         return ""
     return data.decode("utf-8", "replace").strip("\0 \r\n\t")

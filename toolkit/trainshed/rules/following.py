@@ -51,7 +51,7 @@ class Following:
     def _lines(self, path: str) -> list[bytes]:
         place = self._places.get(path, 0)
         try:
-            with open_plain(path) as file:
+            with open_plain(path, links=False) as file:
                 file.seek(place)
                 block = file.read(_MOST)
         except OSError:

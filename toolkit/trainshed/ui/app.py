@@ -24,6 +24,7 @@ from ..runner.state.stored import Stored
 from . import browse, logbook
 from .actions import Actions
 from .catalog import Catalog, key_of
+from .connection import mark_as_proven
 from .details import details
 from .guard import Guard
 from .measured import Machines
@@ -100,6 +101,7 @@ class Site:
         run = self._catalog.find(held[0]) if held else None
         if held is None or run is None:
             return JSONResponse({"error": "this address was good once, for a minute"}, 404)
+        mark_as_proven(request.scope)
         if not held[1]:
             page = await run_in_threadpool(self._report, run)
             policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

@@ -8,11 +8,15 @@ A page of another site whose name was made to lead here (DNS rebinding) sends it
 from __future__ import annotations
 
 import hmac
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
+
+from .connection import mark_as_proven
 
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 LONGEST_BODY = 1 << 20  # bytes of a request
@@ -60,7 +64,8 @@ class Guard:
         status, why = self._refusal(scope)
         if status:
             await JSONResponse({"error": why}, status)(scope, receive, guarded)
-        else:
+            return
+        with suppress(ClientDisconnect):  # whoever left in the middle of a request has nobody to answer to
             await self._app(scope, receive, guarded)
 
     def _refusal(self, scope: Any) -> tuple[int, str]:
@@ -78,6 +83,7 @@ class Guard:
             kind, _, given = headers.get("authorization", "").partition(" ")
             if kind != "Bearer" or not hmac.compare_digest(given.encode(), self._token):
                 return 401, "the token is missing or wrong: use the address that `trainshed ui` printed"
+            mark_as_proven(scope)
         if scope["method"] not in ("GET", "HEAD"):
             if headers.get("content-type", "").partition(";")[0] != "application/json":
                 return 415, "requests hold JSON"

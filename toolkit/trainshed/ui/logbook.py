@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from trainshed.base.errors import one_line, visible
-from trainshed.base.files import open_plain
+from trainshed.base.files import listed, open_plain
 
 from ..runner.files.run import RUNNER_LOG
 from ..runner.state.outputs import attempts_of
@@ -26,13 +26,13 @@ _RANK = re.compile(r"(.{1,200})\.rank(\d{1,9})\.log")
 def logs_of(folder: str) -> dict[str, str]:
     """Name -> path of a run's logs: of hosts, of their ranks, of the runner."""
     found = {}
-    for name in _listed(f"{folder}/logs"):
+    for name in listed(f"{folder}/logs"):
         if name.endswith(".log"):
             found[one_line(name.removesuffix(".log"))] = f"{folder}/logs/{name}"
     ranks = []
     for hosts in attempts_of(folder)[-1:]:
         for _, data in hosts:
-            for name in _listed(f"{data}/logs"):
+            for name in listed(f"{data}/logs"):
                 if match := _RANK.fullmatch(name):
                     ranks.append((int(match[2]), f"rank {int(match[2])} ({one_line(match[1])})", f"{data}/logs/{name}"))
     found.update({name: path for _, name, path in sorted(ranks)})
@@ -51,7 +51,7 @@ def piece(path: str, place: int, *, back: bool) -> dict[str, Any]:
         start, end: of the lines, in bytes. size: of the file. lines: [place, text].
     """
     try:
-        with open_plain(path) as file:
+        with open_plain(path, links=False) as file:
             size = os.fstat(file.fileno()).st_size
             place = size if place < 0 else min(place, size)
             first = max(0, place - PIECE) if back else place
@@ -83,7 +83,7 @@ def search(path: str, query: str, place: int, seconds: float = SEARCH_SECONDS) -
     if not wanted:
         return {"hits": hits, "next": 0, "size": 0, "done": True}
     try:
-        with open_plain(path) as file:
+        with open_plain(path, links=False) as file:
             size = os.fstat(file.fileno()).st_size
             place = max(0, place)
             while place < size:
@@ -130,10 +130,3 @@ def shown(line: bytes) -> str:
     line = line.rstrip(b"\r").rpartition(b"\r")[2]
     text = _ANSI.sub("", line[: 4 * LONGEST_LINE].decode("utf-8", "replace"))
     return visible(text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…")
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []

@@ -51,7 +51,7 @@ class _Samples:
     def read_on(self, path: str, until: float) -> bool:
         """Takes what is new; whether that is all. A file that was written anew, as the sampler does, is read anew."""
         try:
-            with open_plain(path) as file:
+            with open_plain(path, links=False) as file:
                 found = os.fstat(file.fileno())
                 if found.st_ino != self.inode or found.st_size < self.place:
                     self.place, self.inode, self.curves = 0, found.st_ino, {}

@@ -28,6 +28,7 @@ def serve(environ: Mapping[str, str], folders: tuple[str, ...], port: int, say: 
         import uvicorn
 
         from .app import Site
+        from .connection import BACKLOG, SECONDS, Connection
     except ImportError as error:
         raise TrainshedError(f"the page needs {error.name}", hint="pip install 'trainshed[ui]'") from error
     for folder in folders:
@@ -45,7 +46,9 @@ def serve(environ: Mapping[str, str], folders: tuple[str, ...], port: int, say: 
         ws="none",
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=30,
+        http=Connection,
+        timeout_keep_alive=int(SECONDS),
+        backlog=BACKLOG,
     )
     say(f"http://{ADDRESS}:{number}/#token={token}")
     say(f"for you alone; from another machine: ssh -L {number}:{ADDRESS}:{number} {socket.gethostname()}; Ctrl-C ends it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -65,3 +66,13 @@ def test_code_is_told_by_names_and_contents(tmp_path: Path) -> None:
     assert len({code("a.py", "1"), code("a.py", "22"), code("b.py", "1")}) == 3
     assert facts(str(tmp_path / "a.py1"))["code"] == facts(str(tmp_path / "a.py1"))["code"]
     assert facts(str(tmp_path / "nowhere"))["code"] == "none"
+
+
+@pytest.mark.safety
+def test_a_host_is_measured_while_strangers_hold_many_connections() -> None:
+    server = Server(b"secret")
+    with contextlib.ExitStack() as held:
+        for _ in range(200):
+            held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=120))
+        assert measure("here", "there", "127.0.0.1", server.port, b"secret").problem == ""
+    server.close()

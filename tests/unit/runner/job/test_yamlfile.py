@@ -7,7 +7,7 @@ import json
 import pytest
 
 from support.properties import given, st
-from trainshed.base.errors import Problem
+from trainshed.base.errors import MOST_TOLD, JobError, Problem
 from trainshed.runner.job.nodes import Node
 from trainshed.runner.job.yamlfile import parse
 
@@ -131,3 +131,14 @@ def test_a_bomb_of_aliases_is_refused_before_it_unfolds() -> None:
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
     _, problems = read("\n".join(levels))
     assert problems == ["job.yaml:5: expands to more than 20,000 values"]
+
+
+def test_of_many_problems_the_first_are_told_and_how_many_more_there_are() -> None:
+    for text in ("a: 1\n" * 3000, "? [a]\n: 1\n" * 3000):
+        problems: list[Problem] = []
+        parse(text, "job.yaml", "", problems)
+        error = JobError(problems)
+        lines = error.details.splitlines()
+        assert len(problems) >= 2999 and len(lines) == MOST_TOLD + 1
+        assert lines[0].startswith("  1. job.yaml:") and f"{len(problems):,} problems in the job" in error.message
+        assert lines[-1] == f"  and {len(problems) - MOST_TOLD:,} more: mend these, and look again"

@@ -18,6 +18,7 @@ import struct
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import trainshed
 from trainshed.base.check import Check, fail, ok, warn
@@ -48,6 +49,7 @@ CARRY_SECONDS = 0.25
 PIECE = bytes(1 << 18)
 PATIENCE = 20.0  # seconds that a round, or a host's facts, may take
 CLOCK_LIMIT = 1.0  # seconds
+_STRANGERS = 64  # connections without proof at once: the oldest goes
 CODE_FILES, CODE_BYTES = 5000, 1 << 28
 _NONCE_BYTES = _MAC_BYTES = 32
 _CLOCK = struct.Struct("!d")
@@ -69,6 +71,7 @@ class Server:
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
+        self.strangers: list[socket.socket] = []  # that have not proven the secret, oldest first
         self.socket = socket.create_server(("", 0), backlog=64)
         self.port = int(self.socket.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -79,18 +82,19 @@ class Server:
                 connection, _ = self.socket.accept()
             except OSError:  # closed
                 return
+            self.strangers.append(connection)
+            if len(self.strangers) > _STRANGERS:
+                with suppress(OSError):  # its thread hears of it, and ends
+                    self.strangers.pop(0).shutdown(socket.SHUT_RDWR)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         """Answers each `p` with the time; after `c` counts the bytes that follow and answers with their number."""
         with connection:
             try:
-                connection.settimeout(PATIENCE)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                nonce = os.urandom(_NONCE_BYTES)
-                connection.sendall(nonce)
-                if not hmac.compare_digest(_exactly(connection, _MAC_BYTES), _proof(self.secret, nonce)):
+                if not self._is_proven(connection):
                     return
+                connection.settimeout(PATIENCE)
                 while (word := connection.recv(1)) == b"p":
                     connection.sendall(_CLOCK.pack(time.time()))
                 taken = 0
@@ -99,6 +103,17 @@ class Server:
                 connection.sendall(_CLOCK.pack(taken))
             except OSError:
                 return
+
+    def _is_proven(self, connection: socket.socket) -> bool:
+        try:
+            connection.settimeout(PATIENCE / 2)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            nonce = os.urandom(_NONCE_BYTES)
+            connection.sendall(nonce)
+            return hmac.compare_digest(_exactly(connection, _MAC_BYTES), _proof(self.secret, nonce))
+        finally:
+            with suppress(ValueError):  # it had to go already
+                self.strangers.remove(connection)
 
     def close(self) -> None:
         """Stops accepting connections."""

@@ -34,8 +34,8 @@ class Rank:
         self.log = LogFile(spec.log)
         self.pid, out_fd, err_fd = spawn(spec)
         hidden = secret_bytes(environment_secrets(spec.env))
-        self.out = Stream(out_fd, out, self.log, spec.label, masked=not spec.log, hidden=hidden)
-        self.err = Stream(err_fd, err, self.log, spec.label, masked=not spec.log, hidden=hidden)
+        self.out = Stream(out_fd, out, self.log, spec.label, hidden=hidden)
+        self.err = Stream(err_fd, err, self.log, spec.label, hidden=hidden)
         self.returncode: int | None = None
         self.ended = 0.0
         self.stopped = False

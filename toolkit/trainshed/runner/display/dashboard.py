@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trainshed.base.files import open_plain
 from trainshed.base.units import duration
 from trainshed.metrics.columns import Columns, Curve
 from trainshed.observe.bottleneck import verdict_of
@@ -91,7 +92,7 @@ def last_lines(run: Stored, rank: int | None) -> list[str]:
     found: list[str] = []
     for host in hosts:
         try:
-            with open(f"{run.folder}/logs/{host}.log", "rb") as file:
+            with open_plain(f"{run.folder}/logs/{host}.log", links=False) as file:
                 end = file.seek(0, 2)
                 file.seek(max(0, end - _TAIL))
                 data = file.read(_TAIL)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainshed.base.errors import one_line
+from trainshed.base.files import listed, open_plain
 from trainshed.base.units import duration
 
 from ..files.metrics import Metrics
@@ -34,7 +35,7 @@ class Tail:
     def lines(self, *, rest: bool = False) -> list[bytes]:
         """Lines that have come since the last call, with their ends; with `rest` an unfinished last one, too."""
         try:
-            with open(self.path, "rb") as file:
+            with open_plain(self.path, links=False) as file:
                 file.seek(self.offset)
                 data = file.read(BLOCK)
         except OSError:
@@ -53,7 +54,7 @@ class Tail:
     def skip_to_last(self, count: int) -> None:
         """Starts at the last `count` lines; only the file's last megabyte is looked at."""
         try:
-            with open(self.path, "rb") as file:
+            with open_plain(self.path, links=False) as file:
                 end = file.seek(0, os.SEEK_END)
                 start = max(0, end - BLOCK)
                 file.seek(start)
@@ -66,11 +67,7 @@ class Tail:
 
 def logs_of(run: Stored) -> list[str]:
     """Names of the hosts that have a log."""
-    try:
-        names = sorted(name.removesuffix(".log") for name in os.listdir(f"{run.folder}/logs") if name.endswith(".log"))
-    except OSError:
-        return []
-    return names
+    return sorted(name.removesuffix(".log") for name in listed(f"{run.folder}/logs") if name.endswith(".log"))
 
 
 def follow(

@@ -19,8 +19,8 @@ class HostStream:
 
     Args:
         tag: host name put before each line, "" on a single host. Lines that `train` has tagged with a rank stay as they are.
-        log: open file that takes every byte, shared by both pipes of the host.
-        secrets: what is blanked out, on the screen and in the log, which then takes whole lines.
+        log: open file that takes every line, shared by both pipes of the host.
+        secrets: what is blanked out, with all that looks like one, on the screen and in the log.
     """
 
     def __init__(
@@ -53,8 +53,6 @@ class HostStream:
             if block is not None:
                 self.close()
             return 0
-        if not self.secrets:
-            self._keep(block)
         data = self.pending + block if self.pending else block
         cut = data.rfind(b"\n") + 1
         if not cut and len(data) < LONGEST_LINE:
@@ -67,13 +65,13 @@ class HostStream:
             data = mask_bytes(data, self.secrets)
             cut = max(1, len(data) - self.begun)
             self.pending = data[cut:]
-            self._pass_on(data[:cut] + b"\n")
+            self._pass_on(data[:cut], b"\n")
         return len(block)
 
     def close(self) -> None:
         """Passes on an unfinished last line; the pipe itself is its process's to close."""
         if self.open and self.pending:
-            self._pass_on(self.pending + b"\n")
+            self._pass_on(self.pending, b"\n")
         self.open, self.pending = False, b""
 
     def _keep(self, block: bytes) -> None:
@@ -88,10 +86,11 @@ class HostStream:
             why = error.strerror if isinstance(error, OSError) else "it is closed"
             self.log_problem = f"the log {self.log.name} ends early: {why}"
 
-    def _pass_on(self, lines: bytes) -> None:
-        if self.secrets:
-            lines = mask_bytes(lines, self.secrets)
-            self._keep(lines)
+    def _pass_on(self, lines: bytes, end: bytes = b"") -> None:
+        """Passes lines on, masked: as they are to the log, and with `end` to the screen, where a line ends that was cut."""
+        lines = mask_bytes(lines, self.secrets)
+        self._keep(lines)
+        lines += end
         self.metrics.scan(lines)
         try:
             lines.decode()

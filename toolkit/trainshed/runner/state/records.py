@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from trainshed.base.files import read_bytes
+from trainshed.base.files import leads_away, read_bytes
 from trainshed.contract.outcome import REASON_BYTES, clip
 from trainshed.contract.wire.fingerprints import RECORD_KEY
 from trainshed.contract.wire.fingerprints import in_shape as in_shape_of_fingerprints
@@ -18,8 +18,10 @@ _LIMIT = 16 << 20
 
 def record_of(host: Host) -> dict[str, Any]:
     """The host's run record; {} if there is none: the image may have another `train`."""
+    if leads_away(host.folder, host.record):
+        return {}
     try:
-        return in_shape(json.loads(read_bytes(host.record, _LIMIT) or b"{}"))
+        return in_shape(json.loads(read_bytes(host.record, _LIMIT, links=False) or b"{}"))
     except (OSError, ValueError, RecursionError):
         return {}
 
@@ -70,8 +72,10 @@ def _is_report(value: Any) -> bool:
 
 def failure_of(host: Host) -> str:
     """The first 1,024 bytes of the host's failure file, "" where it has none."""
+    if leads_away(host.folder, host.failure):
+        return ""
     try:
-        data = read_bytes(host.failure, _LIMIT)
+        data = read_bytes(host.failure, _LIMIT, links=False)
     except (OSError, ValueError):
         return ""
     return clip((data or b"").decode("utf-8", "replace").strip("\0 \n"), REASON_BYTES)

@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 from trainshed.base.errors import EXIT_TIMEOUT, EXIT_USER
+from trainshed.base.files import open_plain
 from trainshed.base.units import duration
 
 from ..files.ending import Ending, HostEnd, Verdict
@@ -108,7 +109,7 @@ def _stopped_itself(run: Run, end: HostEnd) -> bool:
 
 def _last_line(path: str) -> str:
     try:
-        with open(path, "rb") as file:
+        with open_plain(path, links=False) as file:
             lines = file.read()[-8192:].decode("utf-8", "replace").split("\n")
     except OSError:
         lines = []

@@ -4,20 +4,22 @@ A partial checkpoint is one of trainshed's own, `PATH/TAG_partial`, which any nu
 `PATH/TAG`, a state that `torch.load` reads anywhere.
 
 Scripts for Amazon's library keep objects of any class as user content (a model's configuration). Such content is pickled,
-and unpickled when it is loaded: resume from your own checkpoints only.
+and unpickled when it is loaded, but never from a file that another user of the machine could have written. Resume from your
+own checkpoints only.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import pickle
 from contextlib import suppress
 from itertools import count, takewhile
 from typing import Any
 
 import torch
 
-from trainshed.base.files import write_atomic
+from trainshed.base.files import open_own, write_atomic
 from trainshed.parallel import PipelineModel, load_checkpoint
 from trainshed.parallel import save_checkpoint as save_shards
 from trainshed.parallel.checkpoint import prune_checkpoints
@@ -52,23 +54,49 @@ def load(
     Raises:
         PipelineError: something else was saved by another number of ranks.
     """
-    options = {"weights_only": False, "map_location": map_location, **options}
+    options = {"map_location": map_location, **options}
     if not partial:
-        return torch.load(f, **options)
+        return _loaded(f, **options)
     own, rank, degree = _part(f, v3), grid().place.pipeline, grid().settings.pipeline_parallel_degree
     more = _part(f, v3, degree)
     if os.path.exists(own) and not os.path.exists(more):
-        return torch.load(own, **options)
+        return _loaded(own, **options)
     files = [] if v3 else _parts(f)
     if not files:
         raise PipelineError(f"there is no {own}", hint="the same number of ranks must load what they have saved")
-    states = [torch.load(file, **options) for file in files[rank::degree] or files[:1]]
+    states = [_loaded(file, **options) for file in files[rank::degree] or files[:1]]
     if not all(isinstance(state, dict) and state.get("_smp_is_partial") for state in states):
         raise PipelineError(
             f"{f} was saved by {len(files)} ranks of a pipeline, which has {degree} now",
             hint="use save_checkpoint and resume_from_checkpoint, or save the states of model and optimizer by themselves",
         )
     return _merged(states) if files[rank::degree] else _emptied(states[0])
+
+
+def _loaded(f: Any, **options: Any) -> Any:
+    """What a file holds; objects of any class only where no other user could have written it (or the script says so).
+
+    Raises:
+        PipelineError: another user could have.
+    """
+    if "weights_only" in options or not isinstance(f, (str, os.PathLike)):
+        return torch.load(f, **{"weights_only": True, **options})
+    try:
+        return torch.load(f, weights_only=True, **options)
+    except pickle.UnpicklingError:
+        pass
+    try:
+        with open_own(os.fspath(f)) as file:
+            return torch.load(file, weights_only=False, **options)
+    except PermissionError:
+        raise _foreign(os.fspath(f)) from None
+
+
+def _foreign(path: str) -> PipelineError:
+    return PipelineError(
+        f"{path} holds objects of classes, and another user of this machine could have written it",
+        hint=f"where you trust it: make it a file of your own (cp), or chmod o-w {path}",
+    )
 
 
 def _part(f: Any, v3: bool, number: int | None = None) -> str:
@@ -155,12 +183,13 @@ def resume_from_checkpoint(
             raise PipelineError(f"there is no checkpoint in {path}: no file `newest`") from None
     if partial:
         optimizer = session.optimizer if load_optimizer else None
-        return _unpickled(load_checkpoint(f"{path}/{tag}_partial", model, optimizer, strict))
+        folder = f"{path}/{tag}_partial"
+        return _unpickled(load_checkpoint(folder, model, optimizer, strict), folder)
     full = f"{path}/{tag}"
     state = _full_state(full)
     model.load_state_dict(_with_tied(model, translate_function(state) if translate_function else state), strict=strict)
     content = f"{path}/user_content_{tag}"
-    return torch.load(content, map_location="cpu", weights_only=False) if os.path.exists(content) else None
+    return _loaded(content, map_location="cpu") if os.path.exists(content) else None
 
 
 def _full_state(path: str) -> dict[str, Any]:
@@ -205,8 +234,18 @@ def _plain(content: Any) -> Any:
     return {_PICKLED: torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)}
 
 
-def _unpickled(content: Any) -> Any:
-    """The reverse of `_plain`."""
+def _unpickled(content: Any, folder: str) -> Any:
+    """The reverse of `_plain`, for content from a checkpoint's folder.
+
+    Raises:
+        PipelineError: another user could have written a file there.
+    """
     if not isinstance(content, dict) or content.keys() != {_PICKLED}:
         return content
+    for file in os.scandir(folder):
+        try:
+            if file.is_file():
+                open_own(file.path).close()
+        except PermissionError:
+            raise _foreign(file.path) from None
     return torch.load(io.BytesIO(content[_PICKLED].numpy().tobytes()), map_location="cpu", weights_only=False)

@@ -16,6 +16,8 @@ from .wire import LONGEST, Unpacker, keep_alive, packed
 _SEND_SECONDS = 60.0  # a rank that takes no message for so long is lost
 _LOOK_SECONDS = 1.0
 _LONGEST_GREETING = 1000  # bytes that somebody unknown may send
+_GREETING_SECONDS = 10.0  # in which a connection has to prove that it is a rank's
+_STRANGERS = 64  # connections without proof at once, besides as many as there are ranks: the oldest goes
 
 
 class _Peer:
@@ -25,6 +27,7 @@ class _Peer:
         self.connection = connection
         self.unpacker = Unpacker(_LONGEST_GREETING)
         self.rank = -1
+        self.since = time.monotonic()
 
 
 class Coordinator:
@@ -41,6 +44,7 @@ class Coordinator:
     def __init__(self, listener: socket.socket, token: str, size: int, agreement: Agreement, start_seconds: float) -> None:
         self._listener, self._token, self._size, self._agreement = listener, token, size, agreement
         self._peers: dict[int, _Peer] = {}
+        self._unknown: list[_Peer] = []  # that have not said which rank they are, oldest first
         self._gone: set[int] = set()
         self._leaving: set[int] = set()  # whose end is no failure
         self._others_gone = threading.Event()
@@ -94,13 +98,17 @@ class Coordinator:
         finally:
             self._others_gone.set()
             self._selector.close()
-            for one in (self._listener, self._wakes, self._woken, *(peer.connection for peer in self._peers.values())):
+            for peer in (*self._peers.values(), *self._unknown):
+                peer.connection.close()
+            for one in (self._listener, self._wakes, self._woken):
                 one.close()
 
     def _look(self, now: float) -> None:
         for warning in self._agreement.look(now):
             print(f"[horovod] {warning}", file=sys.stderr, flush=True)
         self._publish()
+        for peer in [peer for peer in self._unknown if now - peer.since >= _GREETING_SECONDS]:
+            self._drop(peer)
         if not self._started and now > self._until:
             missing = [str(rank) for rank in range(self._size) if rank not in self._peers]
             self._end(f"ranks {', '.join(missing)} did not call hvd.init() within {self._start_seconds:.0f} s")
@@ -118,7 +126,11 @@ class Coordinator:
             return
         connection.settimeout(_SEND_SECONDS)
         keep_alive(connection)
-        self._selector.register(connection, selectors.EVENT_READ, _Peer(connection))
+        peer = _Peer(connection)
+        self._unknown.append(peer)
+        self._selector.register(connection, selectors.EVENT_READ, peer)
+        if len(self._unknown) > self._size + _STRANGERS:
+            self._drop(self._unknown[0])
 
     def _hear(self, peer: _Peer) -> None:
         try:
@@ -127,7 +139,7 @@ class Coordinator:
             received = b""
         try:
             messages = peer.unpacker.feed(received)
-        except ValueError:
+        except (ValueError, RecursionError):
             messages, received = [], b""  # whoever that is, it is none of our ranks
         for message in messages:
             self._take(peer, message)
@@ -135,11 +147,15 @@ class Coordinator:
             self._drop(peer)
 
     def _drop(self, peer: _Peer) -> None:
-        self._selector.unregister(peer.connection)
         rank = peer.rank
         if rank < 0:
-            peer.connection.close()
-        elif rank in self._leaving:
+            if peer in self._unknown:  # else it was heard in the turn in which it was dropped
+                self._unknown.remove(peer)
+                self._selector.unregister(peer.connection)
+                peer.connection.close()
+            return
+        self._selector.unregister(peer.connection)
+        if rank in self._leaving:
             self._gone.add(rank)
             self._agreement.leave(rank, "has left: its script has ended, or called hvd.shutdown()")
             if len(self._gone - {0}) == self._size - 1:
@@ -171,9 +187,12 @@ class Coordinator:
             return
         peer.unpacker.longest = LONGEST
         peer.rank = rank  # type: ignore[assignment]
+        self._unknown.remove(peer)
         self._peers[peer.rank] = peer
         if len(self._peers) == self._size:
             self._started = True
+            self._selector.unregister(self._listener)
+            self._listener.close()  # nobody else is to come
             for other in list(self._peers):
                 self._send(other, packed({"start": True}))
 
