@@ -61,6 +61,14 @@ DIFFERENCES = (
         ("status", "success", "failure"),
     ),
     Difference(
+        "names of errors",
+        "`ExecuteUserScriptError:`, `InstallModuleError:`, `InstallRequirementsError:`, with the whole command",
+        "`UserError:` or `ProgramError:`, with the script's own exception or pip's reason; what a job needs is installed before "
+        "its launcher starts, which cannot catch that",
+        "the reason is what people look for",
+        ("failure",),
+    ),
+    Difference(
         "one outcome",
         "files of an earlier run stay; a reason that a successful script wrote stays beside `success`",
         "`success` or `failure`, never both",

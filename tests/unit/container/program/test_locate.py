@@ -273,6 +273,9 @@ SH = 'echo ran "$@" in "$PWD"\n'
         ("my run.sh", "#!/bin/sh\n" + SH, 0o755, "shell", ("{path}",)),
         ("tools/run", "#!/bin/sh\n" + SH, 0o755, "shell", ("{path}",)),
         ("-run.sh", SH, 0o644, "shell", ("/bin/sh", "{path}")),
+        ("run", SH, 0o644, "shell", ("/bin/sh", "{path}")),
+        ("run", SH, 0o755, "shell", ("/bin/sh", "{path}")),
+        ("run.bash", SH, 0o755, "shell", ("/bin/sh", "{path}")),
     ],
 )
 def test_shell_programs_run_with_or_without_an_execute_bit(
@@ -306,6 +309,17 @@ def test_a_compiled_program_is_run_as_it_is(job_tree: Any) -> None:
     assert job_tree.train().stdout == "--epochs 3\n"
 
 
+def test_a_launcher_finds_a_package_installed_as_at_the_peer(job_tree: Any) -> None:
+    job_tree.configure(hyperparameters={"sagemaker_program": "train.py"}).code("train.py", SHOW)
+    job = job_tree.read(SAGEMAKER_TRAINING_MODULE="framework:main")
+    folder = f"{job_tree.base}/code"
+    assert not locate(job, folder, {}).installs
+    job_tree.code("setup.py", "")
+
+    found = locate(job, folder, {})
+    assert (found.kind, found.installs) == ("launcher", True)
+
+
 def test_a_program_that_is_none_is_told_how_to_become_one(job_tree: Any) -> None:
     job_tree.code("tool", Path("/bin/true").read_bytes(), 0o644)
 
@@ -314,7 +328,7 @@ def test_a_program_that_is_none_is_told_how_to_become_one(job_tree: Any) -> None
     assert "chmod +x tool" in message
     for name, content, cure in (
         ("nb.ipynb", b'{"cells": []}', "jupyter nbconvert --to script nb.ipynb"),
-        ("notes", b"# my model\n", "a script ends in .py or .sh, or begins with #!"),
+        ("notes.txt", b"# my model\n", "a script ends in .py or .sh, or begins with #!"),
     ):
         job_tree.code(name, content, 0o644)
         message = error_of(job_tree, name)

@@ -294,6 +294,16 @@ FOUND = {
         "IndexError: Target 17 is out of bounds.",
         "train.py:12 in main",
     ),
+    "the script's before that of a launcher of Amazon's": (
+        PLAIN + PLAIN.replace("IndexError: Target 17 is out of bounds.", "x.ExecuteUserScriptError: ExecuteUserScriptError:\nExitCode 1"),
+        "IndexError: Target 17 is out of bounds.",
+        "train.py:12 in main",
+    ),
+    "within the message of such a launcher": (
+        "x.ExecuteUserScriptError: ExecuteUserScriptError:\nExitCode 1\nErrorMessage \"" + PLAIN + '"\nCommand "python train.py"\n',
+        "IndexError: Target 17 is out of bounds.",
+        "train.py:12 in main",
+    ),
     "the parent's complaint where no child said anything": (
         PLAIN.replace("IndexError: Target 17 is out of bounds.", "subprocess.CalledProcessError: Command 'x' returned 1"),
         "subprocess.CalledProcessError: Command 'x' returned 1",

@@ -80,6 +80,7 @@ def locate(job: TrainingJob, folder: str, environ: Mapping[str, str]) -> Program
             command=(sys.executable, "-c", _CALL.format(*job.training_module.split(":"))),
             folder=folder or os.getcwd(),
             requirements=requirements,
+            installs=bool(folder) and _is_package(folder),
         )
     name = job.program or _usual(folder, job)
     package = bool(folder) and _is_package(folder)
@@ -191,7 +192,8 @@ def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
             first = file.readline(256)
     except OSError as error:
         raise ProgramError(f"{path} cannot be read: {error.strerror}") from error
-    kind = "shell" if path.endswith(".sh") or first.startswith(b"#!") else "executable"
+    is_shell = path.endswith(".sh") or first.startswith(b"#!") or _is_plain_text(path, first)
+    kind = "shell" if is_shell else "executable"
     if first.startswith(b"#!") and first.rstrip(b"\n").endswith(b"\r"):
         raise ProgramError(
             f"{name} has Windows line endings: its first line names {first[2:].strip().decode(errors='replace')!r} plus a "
@@ -208,6 +210,13 @@ def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
     if path.endswith(".ipynb"):
         hint = f"a notebook is not a script: jupyter nbconvert --to script {shown} makes one"
     raise ProgramError(f"{name} cannot be run: it does not end in .py or .sh and is not executable", hint=hint)
+
+
+def _is_plain_text(path: str, first: bytes) -> bool:
+    """Whether it is commands without a first line that names a shell: /bin/sh runs them, as at the peer and in shells."""
+    named = "." in os.path.basename(path)
+    is_text = bool(first.strip()) and not re.search(rb"[^\t\r\n -~\x80-\xff]", first)
+    return is_text and (not named or os.access(path, os.X_OK))
 
 
 def _is_package(folder: str) -> bool:

@@ -43,6 +43,7 @@ _WRAPPERS = (
     "SignalException",
     "ProcessRaisedException",
     "ProcessExitedException",
+    "ExecuteUserScriptError",  # Amazon's launchers
 )
 
 
@@ -207,7 +208,7 @@ def _end_of_message(lines: list[str], start: int) -> int:
     for number in range(start, min(start + 30, len(lines))):
         line = lines[number]
         if (
-            not line.strip()
+            not line.strip("\"' \t")
             or _HEADER.match(line)
             or _BAR.match(line)
             or _NATIVE.match(line)
