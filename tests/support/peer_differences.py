@@ -63,8 +63,8 @@ DIFFERENCES = (
     Difference(
         "names of errors",
         "`ExecuteUserScriptError:`, `InstallModuleError:`, `InstallRequirementsError:`, with the whole command",
-        "`UserError:` or `ProgramError:`, with the script's own exception or pip's reason; what a job needs is installed before "
-        "its launcher starts, which cannot catch that",
+        "`UserError:` or `ProgramError:`, with the script's own exception or pip's reason; what a job needs is installed "
+        "before its launcher starts, which cannot catch that",
         "the reason is what people look for",
         ("failure",),
     ),

@@ -295,7 +295,7 @@ FOUND = {
         "train.py:12 in main",
     ),
     "the script's before that of a launcher of Amazon's": (
-        PLAIN + PLAIN.replace("IndexError: Target 17 is out of bounds.", "x.ExecuteUserScriptError: ExecuteUserScriptError:\nExitCode 1"),
+        PLAIN + "\n" + PLAIN.replace("IndexError: Target 17 is out of bounds.", "x.ExecuteUserScriptError: ExecuteUserScriptError:\nExitCode 1"),
         "IndexError: Target 17 is out of bounds.",
         "train.py:12 in main",
     ),
