@@ -285,7 +285,7 @@ class Charts {
       this.known[chart.title] = chart.count;
       this.held.get(chart.title).take(chart);
     }
-    this.note.textContent = !told.titles.length ? (told.whole ? (this.look.plain ? "nothing has been measured yet" : "no metrics yet") : "reading …") : told.whole ? "" : "reading older values …";
+    this.note.textContent = !told.titles.length ? (told.whole ? (this.look.plain ? "nothing has been measured yet" : "no metrics") : "reading …") : told.whole ? "" : "reading older values …";
     return told;
   }
 }
