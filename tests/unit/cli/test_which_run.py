@@ -202,3 +202,19 @@ def test_a_word_that_may_mean_two_runs_is_refused_with_both(folders: Folders, ca
         assert "several runs are named 'mine'" in several and again.folder in several and folders.of_a.folder in several
     for words in (["report"], ["models", "add", "model"]):
         assert f"'digits' is a folder here, and may also mean digits in {digits.folder}" in refused(*words, "digits")
+
+
+def test_compare_takes_runs_by_name_and_records_by_path(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
+    results = folders.run("a", "train-2", output="results")
+    for run in (results, folders.of_a):
+        record = Path(run.folder, "algo-1/output/data/run/algo-1.json")
+        record.parent.mkdir(parents=True)
+        record.write_text('{"phases": [], "state": "Completed"}')
+    for texts in (("mine", "train-2"), ("mi", "results"), (str(folders.of_a.folder), f"{results.folder}/algo-1")):
+        assert main(["compare", *texts]) == 0, capsys.readouterr().err
+    assert main(["compare", "mine", "results/algo-1/output/data/run/algo-1.json"]) == 0
+    assert main(["compare", "mine", "nobody"]) == 2 and "there is no run 'nobody'" in capsys.readouterr().err
+    (folders.top / "a/mi").mkdir()
+    (folders.top / "a/mi/run").mkdir()
+    (folders.top / "a/mi/run/algo-1.json").write_text('{"phases": []}')
+    assert main(["compare", "mi", "results"]) == 2 and "'mi' is a folder here" in capsys.readouterr().err

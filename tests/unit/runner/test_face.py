@@ -18,6 +18,10 @@ def test_a_public_name_is_not_the_name_of_a_room() -> None:
     assert rooms & set(runner.__all__) == set()
 
 
+def test_the_names_that_are_loaded_late_are_shown_to_whoever_looks() -> None:
+    assert set(runner.__all__) <= set(dir(runner))
+
+
 def test_public_functions_stay_functions_when_rooms_are_imported() -> None:
     import trainshed.runner.control.execution
     import trainshed.runner.files.run  # noqa: F401

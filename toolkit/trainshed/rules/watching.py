@@ -57,7 +57,7 @@ class Rules:
         for wanted, rule in list(self._live):
             try:
                 finding = self._ask(wanted, rule, points, now)
-            except Exception as error:  # a user's own rule, or a point that nobody thought of
+            except (Exception, SystemExit) as error:  # a user's own rule, or a point that nobody thought of
                 self.problems.append(one_line(f"rule {wanted.name} is dropped: {type(error).__name__}: {error}"))
                 self._live.remove((wanted, rule))
                 continue

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["Training", "find", "make_job", "run", "runs"]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})  # what is loaded late is there for whoever looks, too
+
+
 def __getattr__(name: str) -> object:
     if name in __all__:
         from . import api

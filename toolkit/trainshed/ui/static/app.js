@@ -285,7 +285,7 @@ class Charts {
       this.known[chart.title] = chart.count;
       this.held.get(chart.title).take(chart);
     }
-    this.note.textContent = !told.titles.length ? (told.whole ? (this.look.plain ? "nothing has been measured yet" : "no metrics yet") : "reading …") : told.whole ? "" : "reading older values …";
+    this.note.textContent = !told.titles.length ? (told.whole ? (this.look.plain ? "nothing has been measured yet" : "no metrics") : "reading …") : told.whole ? "" : "reading older values …";
     return told;
   }
 }
@@ -410,6 +410,7 @@ async function showRun(key, tab) {
     const stop = button("Stop …", () => confirmed("Stop " + run.name + "?", "Its script may save; then its results are collected.", "Stop it", () => act("stop", {})), "danger"), resume = button("Resume", () => act("resume", {}));
     stop.disabled = !told.can.stop; resume.disabled = !told.can.resume || told.busy;
     stop.id = "stop"; resume.id = "resume";
+    if (run.state === "Completed") resume.title = "It has completed: clone it to run it again";
     const again = button("Clone …", () => clone(path, act));
     again.disabled = !told.can.clone; again.id = "clone";
     const report = button("Report", () => openTicket(path, ""));

@@ -325,8 +325,8 @@ class MpiWatcher(Watcher):
 def _not_started() -> LaunchError:
     return LaunchError(
         "mpirun ended without starting all ranks",
-        hint="look at sagemaker_mpi_custom_mpi_options (such as `--bind-to` with more ranks than cores, also of hosts on one "
-        "machine): trainshed itself gives the hosts and the program",
+        hint="look at sagemaker_mpi_custom_mpi_options (such as `--bind-to` with more ranks than cores, also of hosts on "
+        "one machine): trainshed itself gives the hosts and the program",
     )
 
 
