@@ -1,0 +1,145 @@
+"""Tells of hyperparameters that the script's argparse did not take, and of `false` for `type=bool`, which becomes True.
+
+Lives in the script's process: `hangs/hook/sitecustomize.py` runs this file when the script imports argparse, and never
+otherwise. `parse_known_args` is called as before and its result is handed on untouched; what it left is looked at. What
+nobody looks at again (`args, _ = parser.parse_known_args()`) is told at once. Else another parser may still take it, so it
+is told at the end. Names are told, never values.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterable, Sequence
+    from types import CodeType, FrameType, ModuleType
+    from typing import Any
+
+_FALSE = (False, "false", "False", "no", "off")
+
+
+class _Told:
+    """What is known of the hyperparameters among the script's arguments.
+
+    options: option -> hyperparameter, of all that are passed. untaken: options that no parser has taken.
+    """
+
+    def __init__(self) -> None:
+        import json
+
+        arguments = sys.argv[1:]
+        values = json.loads(os.environ.get("SM_HPS") or "{}")
+        passed = json.loads(os.environ.get("SM_USER_ARGS") or "[]")
+        ours = set(passed) <= set(arguments) and os.environ.get("RANK", "0") == "0"
+        both = [(dashes + name, name) for name in values for dashes in ("--", "-")]
+        self.options = {option: name for option, name in both if ours and option in passed}
+        self.values = values
+        self.untaken = set(self.options)
+        self.said: set[str] = set()
+
+    def look(self, parser: ArgumentParser, arguments: Sequence[Any], extras: Sequence[Any], caller: FrameType) -> None:
+        """One parse is over."""
+        if not self.options:
+            return
+        left = self._given(extras)
+        self.untaken -= self._given(arguments) - left
+        for action in parser._actions:
+            if action.type is bool:
+                for option in self._given(arguments).intersection(action.option_strings):
+                    self._say_bool(option)
+        if left and _is_refused(caller):  # argparse says it, and `train` gives a hint
+            self.untaken = set()
+        elif left & self.untaken and _drops_the_rest(caller):
+            self.say()
+
+    def say(self) -> None:
+        """Tells what nobody has taken, once."""
+        names = sorted({self.options[option] for option in self.untaken} - self.said)
+        if names:
+            self.said.update(names)
+            listed = ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            _print(
+                f"the script's argparse did not take the hyperparameter{'s' if len(names) > 1 else ''} {listed}: "
+                "check the spelling, or read SM_HPS"
+            )
+
+    def _given(self, arguments: Iterable[Any]) -> set[str]:
+        return {str(one).split("=")[0] for one in arguments}.intersection(self.options)
+
+    def _say_bool(self, option: str) -> None:
+        name = self.options[option]
+        if self.values[name] in _FALSE and option not in self.said:
+            self.said.add(option)
+            _print(
+                f"hyperparameter {name!r} is false, and type=bool makes True of any text: "
+                "use action='store_true', and set trainshed_argv to flags"
+            )
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stderr.write(f"trainshed: warning: {text}\n")
+        sys.stderr.flush()
+    except Exception:
+        pass
+
+
+def _is_refused(caller: FrameType) -> bool:
+    """Whether it was `parse_args`, which ends with an error where anything is left."""
+    return caller.f_code.co_name in ("parse_args", "parse_intermixed_args") and "argparse" in caller.f_code.co_filename
+
+
+def _drops_the_rest(caller: FrameType) -> bool:
+    """Whether the calling code never looks at what `parse_known_args` left, by its instructions."""
+    import dis
+
+    code = caller.f_code
+    all_of_it = list(dis.get_instructions(code))
+    after = [one for one in all_of_it if one.offset > caller.f_lasti and one.opname not in ("CACHE", "PRECALL", "NOP")]
+    if [one.opname for one in after[:1]] != ["UNPACK_SEQUENCE"]:
+        return False
+    stored: list[str] = []
+    for one in after[1:3]:
+        if not one.opname.startswith("STORE_") or "DEREF" in one.opname:
+            return False
+        stored += one.argval if isinstance(one.argval, tuple) else [one.argval]
+    if len(stored) < 2:
+        return False
+    name = stored[1]
+    loads = [one for one in all_of_it if one.opname.startswith("LOAD_") or one.opname.startswith("STORE_FAST_LOAD")]
+    used = any(name == one.argval or (isinstance(one.argval, tuple) and name in one.argval) for one in loads)
+    return not used and not _names_it(code, name)
+
+
+def _names_it(code: CodeType, name: str) -> bool:
+    """Whether a function inside of the code may read the name."""
+    inside = [one for one in code.co_consts if hasattr(one, "co_names")]
+    return any(name in one.co_names + one.co_freevars or _names_it(one, name) for one in inside)
+
+
+def install(argparse: ModuleType) -> None:
+    """Has each parse of this process looked at."""
+    import atexit
+
+    told: list[_Told] = []  # made at the first parse: the script's arguments are known by then
+    original = argparse.ArgumentParser.parse_known_args
+
+    def parse_known_args(
+        self: ArgumentParser, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Namespace, list[str]]:
+        result: tuple[Namespace, list[str]] = original(self, args, namespace)
+        try:
+            if not told:
+                told.append(_Told())
+                atexit.register(told[0].say)
+            told[0].look(self, sys.argv[1:] if args is None else list(args), result[1], sys._getframe(1))
+        except Exception:  # never the reason why a script fails
+            pass
+        return result
+
+    parse_known_args.__doc__ = original.__doc__
+    parse_known_args.__qualname__ = original.__qualname__
+    argparse.ArgumentParser.parse_known_args = parse_known_args
