@@ -62,8 +62,16 @@ prepare: .venv/ready  ## the image and the environments of SDKs that some tests 
 check: .venv/ready  ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
+# The wheel, and beside it what an installation of it holds, as CycloneDX.
+wheel: .venv/ready  ## build/wheel: the wheel and its SBOM
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv build/wheel/venv && build/wheel/venv/bin/python -m pip install --quiet build/wheel/*.whl
+	$(PYTHON) images/install/sbom.py build/wheel/venv/bin/python trainshed >build/wheel/trainshed.cdx.json
+	rm -r build/wheel/venv
+
 # The pages of the site, in their folders.
-SITE := README.md CHANGELOG.md CONTRIBUTING.md LICENSE docs entrypoints/README.md images/README.md examples benchmarks/README.md
+SITE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs entrypoints/README.md images/README.md examples benchmarks/README.md
 docs: .venv/ready  ## the documentation as a site in build/docs
 	.venv/docs/bin/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m venv .venv/docs
 	.venv/docs/bin/python -m pip install -q --disable-pip-version-check 'zensical>=0.0.73'

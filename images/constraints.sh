@@ -1,50 +1,39 @@
 #!/usr/bin/env bash
-# Resolves images/requirements.txt anew and writes the pins of one flavour (nothing is installed):
+# Resolves images/requirements.txt anew and writes the pins of one flavour, with the hashes of all their files (nothing is
+# installed; it needs uv: pip install uv):
 #
-#   images/constraints.sh cpu|gpu|xla
+#   images/constraints.sh cpu|gpu|xla             new versions
+#   KEEP=1 images/constraints.sh cpu|gpu|xla      the versions that are pinned now, with the hashes of today
 #
-# Run it with the lowest Python that the images are built on, so that the pins fit every later one. TORCH_VERSION and
-# TORCH_INDEX_URL mean what they mean to the Dockerfiles; PIP_INDEX_URL and PIP_FIND_LINKS are pip's own.
+# The pins must be the same for every Python that images are built on: PYTHONS. TORCH_VERSION means what it means to the
+# Dockerfiles; the index is uv's own (UV_DEFAULT_INDEX).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 flavour=${1:-}
 case $flavour in
-cpu) index=${TORCH_INDEX_URL-https://download.pytorch.org/whl/cpu} ;;
-gpu) index=${TORCH_INDEX_URL-} ;;
-xla) index=${TORCH_INDEX_URL-} TORCH_VERSION=${TORCH_VERSION:-2.9.0} xla=${TORCH_XLA_VERSION:-2.9.0} ;;
+cpu | gpu) pythons=${PYTHONS:-3.11 3.12 3.13} ;;
+xla) pythons=${PYTHONS:-3.11 3.12} TORCH_VERSION=${TORCH_VERSION:-2.9.0} xla=${TORCH_XLA_VERSION:-2.9.0} ;;
 *) echo "usage: images/constraints.sh cpu|gpu|xla" >&2; exit 2 ;;
 esac
 torch=${TORCH_VERSION:-2.13.0}
-python=${PYTHON:-python3}
 
-report=$(mktemp)
-pins=$(mktemp)
-trap 'rm -f "$report" "$pins"' EXIT
-"$python" -m pip install --quiet --dry-run --ignore-installed --report "$report" \
-    ${index:+--extra-index-url "$index"} "torch==$torch" \
-    ${xla:+"torch_xla[tpu]==$xla"} -r requirements.txt
-
-"$python" - "$flavour" "$torch" "$report" >"$pins" <<'PY'
-import json
-import platform
-import re
-import sys
-
-flavour, torch, report = sys.argv[1:]
-with open(report) as file:
-    found = [(item["metadata"]["name"], item["metadata"]["version"]) for item in json.load(file)["install"]]
-pins = sorted((re.sub(r"[-_.]+", "-", name).lower(), version) for name, version in found)
-cuda = [name for name, _ in pins if name.startswith("nvidia-")]
-if flavour != "xla" and (flavour == "gpu") != bool(cuda):
-    sys.exit(f"the {flavour} flavour resolved to a torch {'without' if flavour == 'gpu' else 'with'} CUDA: "
-             "check TORCH_INDEX_URL and PIP_FIND_LINKS")
-minor = ".".join(platform.python_version_tuple()[:2])
-print(f"# Pins of the {flavour} image, resolved for torch {torch} on Python {minor} ({platform.machine()}).")
-print(f"# Made by: images/constraints.sh {flavour}      (torch itself is pinned by the build argument TORCH_VERSION)")
-for name, version in pins:
-    if name != "torch":
-        print(f"{name}=={version}")
-PY
-cp "$pins" "$flavour/constraints.txt"
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+printf '%s\n' "torch==$torch" ${xla:+"torch_xla[tpu]==$xla"} >"$made/torch.in"
+[ "${KEEP:-0}" != 1 ] || kept="--constraint $flavour/constraints.txt"
+for python in $pythons; do
+    # shellcheck disable=SC2086 # two words
+    ${UV:-uv} pip compile --quiet --generate-hashes --no-header --no-annotate --python-version "$python" \
+        --python-platform x86_64-manylinux_2_36 --no-emit-package torch ${kept:-} \
+        requirements.txt "$made/torch.in" --output-file "$made/$python"
+    cmp "$made/$python" "$made/${pythons%% *}" || { echo "Python $python needs other pins than ${pythons%% *}" >&2; exit 1; }
+done
+{
+    echo "# Pins of the $flavour image, resolved for torch $torch on Python ${pythons// /, } (x86_64), with hashes."
+    echo "# Made by: images/constraints.sh $flavour      (torch itself is pinned by the build argument TORCH_VERSION)"
+    # The index has torch's CUDA build alone, of which the cpu flavour needs no part.
+    awk -v flavour="$flavour" '/^[a-z]/ { left_out = flavour == "cpu" && /^(nvidia-|cuda-|triton)/ } !left_out' "$made/${pythons%% *}"
+} >"$made/pins"
+cp "$made/pins" "$flavour/constraints.txt"
 echo "images/$flavour/constraints.txt: $(grep -c == "$flavour/constraints.txt") pins"

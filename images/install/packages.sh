@@ -1,14 +1,13 @@
 #!/bin/sh
 # The Python part of a trainshed image, run at build in a stage of its own: a virtual environment at /opt/venv with
-# torch and images/requirements.txt at the pinned versions, less what no training needs, and all of it compiled.
+# torch and the pinned packages, whose files must have the pinned hashes, less what no training needs, and all of it compiled.
 #
-#   packages.sh FLAVOUR REQUIREMENTS CONSTRAINTS       FLAVOUR: cpu, gpu or xla
+#   packages.sh FLAVOUR CONSTRAINTS       FLAVOUR: cpu, gpu or xla
 #
-# Read from the environment: TORCH_VERSION, TORCH_INDEX_URL (empty: pip's default index), TORCH_XLA_VERSION (xla only),
-# WITH_COMPILER, and pip's own PIP_INDEX_URL and PIP_FIND_LINKS.
+# Read from the environment: TORCH_VERSION, TORCH_INDEX_URL (empty: pip's default index), WITH_COMPILER, and pip's own PIP_INDEX_URL and PIP_FIND_LINKS.
 set -eu
 umask 022
-flavour=$1 requirements=$2 constraints=$3
+flavour=$1 constraints=$2
 
 # System site packages: what BASE_IMAGE installed stays visible, and a user who may not write to /opt/venv can still
 # `pip install` (pip then installs below HOME, which it refuses in a closed virtual environment).
@@ -18,9 +17,14 @@ pip="/opt/venv/bin/python -m pip"
 
 # torch comes alone from its index, so that a package of another name there is never taken for PyPI's.
 $pip install --no-deps ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch==$TORCH_VERSION"
-# torch_xla names no torch that it needs: the Dockerfile names the pair. `tpu` brings the TPU's own library.
-$pip install "torch==$TORCH_VERSION" ${TORCH_XLA_VERSION:+"torch_xla[tpu]==$TORCH_XLA_VERSION"} --requirement "$requirements" --constraint "$constraints"
-$pip check
+# A torch without CUDA needs none of CUDA's libraries, which the pins of xla have for PyPI's torch.
+cuda_parts='^$'
+/opt/venv/bin/python -c 'import importlib.metadata as m, sys; sys.exit("nvidia-" in str(m.requires("torch")))' &&
+    cuda_parts='^(nvidia-|cuda-|triton)'
+awk -v parts="$cuda_parts" '/^[a-z]/ { left_out = $0 ~ parts } !left_out' "$constraints" >/tmp/pins
+$pip install --no-deps --require-hashes --requirement /tmp/pins
+rm /tmp/pins
+$pip check || { echo "packages.sh: the pins are not those of torch $TORCH_VERSION: renew them with images/constraints.sh" >&2; exit 1; }
 
 site=$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 cuda=$(cd / && /opt/venv/bin/python -c 'import torch; print(torch.version.cuda or "")')

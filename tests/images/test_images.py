@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -399,6 +402,29 @@ def test_every_requirement_of_the_images_is_pinned_alike_in_both_flavours() -> N
     assert not [name for name in cpu if name.startswith(("nvidia-", "cuda-", "triton"))]
 
 
+@pytest.mark.safety
+def test_every_pin_of_the_images_has_hashes_and_nothing_else_is_installed_there() -> None:
+    for flavour in ("cpu", "gpu", "xla"):
+        entries = re.split(r"^(?=[a-z])", (ROOT / f"images/{flavour}/constraints.txt").read_text(), flags=re.MULTILINE)[1:]
+        assert len(entries) == len(_pins(ROOT / f"images/{flavour}/constraints.txt")) > 50
+        assert [entry.split()[0] for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", entry)] == []
+    script = (ROOT / "images/install/packages.sh").read_text()
+    installs = re.findall(r"^\$pip install (.*)", script, re.MULTILINE)
+    assert len(installs) == 2 and "--no-deps" in installs[0] and "torch==" in installs[0]
+    assert "--no-deps --require-hashes" in installs[1]
+
+
+def test_what_an_installation_holds_is_told_as_cyclonedx_the_same_each_time() -> None:
+    command = [sys.executable, str(ROOT / "images/install/sbom.py"), sys.executable, "trainshed"]
+    texts = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2)]
+    made = json.loads(texts[0])
+    assert texts[0] == texts[1] and (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.5")
+    by_name = {one["name"]: one for one in made["components"] if one["purl"].startswith("pkg:pypi/")}
+    assert by_name["psutil"]["purl"] == f"pkg:pypi/psutil@{importlib.metadata.version('psutil')}"
+    references = [one["bom-ref"] for one in made["components"]]
+    assert references == sorted(set(references)) and {one["type"] for one in made["components"]} == {"library"}
+
+
 def test_the_images_and_the_tests_have_the_same_torch() -> None:
     texts = [(ROOT / name).read_text() for name in ("Dockerfile.cpu", "Dockerfile.gpu", "Makefile")]
     versions = [re.findall(r"\b(?:ARG TORCH_VERSION=|torch==)([\d.]+)", text) for text in texts]
@@ -406,5 +432,4 @@ def test_the_images_and_the_tests_have_the_same_torch() -> None:
 
 
 def _pins(path: Path) -> dict[str, str]:
-    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
-    return dict(line.split("==") for line in lines)
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", path.read_text(), re.MULTILINE))

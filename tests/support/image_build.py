@@ -27,7 +27,7 @@ SMALL_IMAGE = "trainshed-test-small"
 KEPT = 3  # images of earlier sources, and of their stages: a changed pyproject.toml gives each 0.7 GB of its own
 # What Dockerfile.cpu copies; .dockerignore lets nothing else through to the builder.
 SOURCES = ("Dockerfile.cpu", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "toolkit", "entrypoints",
-           "images/install", "images/requirements.txt", "images/cpu/constraints.txt")  # fmt: skip
+           "images/install", "images/cpu/constraints.txt")  # fmt: skip
 WHEEL_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "toolkit", "entrypoints")
 SMALL = """\
 ARG BASE_IMAGE

@@ -60,6 +60,6 @@ def test_every_page_of_the_site_is_in_its_navigation() -> None:
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
 
     there = [*DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    there += [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    there += [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
     there += [ROOT / name / "README.md" for name in ("entrypoints", "images", "benchmarks")]
     assert sorted(listed) == sorted(str(path.relative_to(ROOT)) for path in there)
