@@ -42,6 +42,18 @@ ERROR: Failed building wheel for fast
         ),
         ("ERROR: [Errno 28] No space left on device\n", "No space left", "the container's disk is full"),
         ("ERROR: HTTPSConnectionPool: Connection refused\n", "Connection refused", "is not reachable from this container"),
+        ("Traceback ...\nImportError: No module named pip\n", "No module named pip", "python3 -m ensurepip"),
+        ("ERROR: Invalid requirement: 'six=1' (from line 1 of /x/requirements.txt)\n", "'six=1'", "mend that line"),
+        (
+            "ERROR: Could not open requirements file: [Errno 2] No such file or directory: '/x/more.txt'\n",
+            "'/x/more.txt'",
+            "names a file that is not beside it",
+        ),
+        (
+            "ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: '/x/a.whl'\n",
+            "'/x/a.whl'",
+            "names a file that is not beside it",
+        ),
         ("something else\nlast words\n", "last words", "try it in the image"),
         ("", "no reason given", "try it in the image"),
     ],

@@ -69,8 +69,14 @@ def reason(text: str) -> str:
 
 def hint(text: str) -> str:
     """What to do about it."""
+    if "No module named pip" in text:
+        return "this Python has no pip: python3 -m ensurepip gives it one (or apt-get install python3-pip)"
+    if "Invalid requirement" in text:
+        return "mend that line of requirements.txt: a name, or a name and a version like name==1.0"
+    if "Could not open requirements file" in text or "due to an OSError: [Errno 2] No such file" in text:
+        return "requirements.txt names a file that is not beside it: put it into the folder of the code"
     if "No matching distribution" in text or "no version of" in text:
-        return "check the name and version in requirements.txt, and whether the index can be reached from here"
+        return "check the name and version in requirements.txt, and whether the index can be reached from where the job runs"
     if "No space left" in text:
         return "the container's disk is full"
     if "Connection" in text or "resolve host" in text or "Temporary failure" in text:
