@@ -111,6 +111,7 @@ def blocks(tmp: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     return job
 
 
+@pytest.mark.timeout(300)  # g++ compiles all of it
 @pytest.mark.exact
 @pytest.mark.spine
 def test_repeated_blocks_are_one_graph(blocks: Job) -> None:

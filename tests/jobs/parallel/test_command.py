@@ -73,7 +73,7 @@ def test_a_model_larger_than_memory_is_planned_by_counting(tmp_path: Path) -> No
     script, plan = tmp_path / "script.py", tmp_path / "plan.json"
     script.write_text(LARGE)
     environment = {name: value for name, value in ranks.environment(0, 1, 0).items() if name not in ("RANK", "WORLD_SIZE")}
-    command = [sys.executable, "-m", "trainshed.parallel.plan", "--count", "--ranks", "4", "--memory-limit", "12000"]
+    command = [sys.executable, "-m", "trainshed.parallel.plan", "--count", "--ranks", "4", "--memory-limit", "14000"]
     command += ["-o", str(plan), str(script)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -85,7 +85,7 @@ def test_a_model_larger_than_memory_is_planned_by_counting(tmp_path: Path) -> No
     assert "note: operations were counted, not timed" in output
     data = json.loads(plan.read_text())
     assert [sum(unit["stage"] == stage for unit in data["units"]) for stage in range(4)] == [10, 10, 10, 10]
-    # 10 layers of 8192 x 8192 with gradients and AdamW's states, 16 bytes each.
+    # 10 layers of 8192 x 8192 with gradients and AdamW's states, 16 bytes each; on a GPU a step makes 4 more.
     assert all(stage["memory_mib"] > 10 * 8192 * 8192 * 16 / 2**20 for stage in data["predicted"]["stages"])
     assert usage.ru_maxrss < 2 * 2**20  # KiB: a fifth of the parameters alone
 

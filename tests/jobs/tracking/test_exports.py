@@ -62,6 +62,7 @@ def test_event_files_are_replaced_not_doubled(measured: Project) -> None:
     assert len(folders) == 2 and [len(list(folder.iterdir())) for folder in folders] == [1, 1]
 
 
+@pytest.mark.timeout(300)  # MLflow's server starts
 @pytest.mark.spine
 def test_mlflow_gets_each_run_once_however_often_it_is_exported(measured: Project) -> None:
     pytest.importorskip("mlflow")
