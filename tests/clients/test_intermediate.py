@@ -11,9 +11,9 @@ import pytest
 
 from support.own_s3 import BUCKET, keys, own_s3
 from trainshed.container import intermediate
-from trainshed.container.intermediate.held import Held
 from trainshed.container.intermediate.inotify import Watch
 from trainshed.container.intermediate.uploader import Uploader
+from trainshed.container.intermediate.waiting import Held
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The process that uploads: `python -m trainshed.container.intermediate.uploader FOLDER s3://BUCKET/PREFIX/`.
 
-It uploads a file when that has been closed, even if it is deleted meanwhile (`held`), and once more when it changes. All
+It uploads a file when that has been closed, even if it is deleted meanwhile (`waiting`), and once more when it changes. All
 that is left follows when its standard input ends, which is how `train` says that the job is over. A line on standard output
 says that it watches.
 """
@@ -16,8 +16,8 @@ from threading import Thread
 from trainshed.base import s3
 
 from ..console import say
-from .held import Held, keep, release
 from .inotify import Watch
+from .waiting import Held, keep, release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
