@@ -92,7 +92,7 @@ def _put(client: Any, path: str, bucket: str, key: str) -> None:
         raise OSError(problem)
 
 
-def _check(client: Any, uri: str) -> None:
+def check(client: Any, uri: str) -> None:
     """Says at the start what will keep files from getting there, if anything does; each is tried all the same."""
     bucket, key = s3.split_uri(uri)
     try:
@@ -115,7 +115,7 @@ def main(folder: str, uri: str) -> int:
     except Exception as error:
         say(f"warning: intermediate output stays in this container: {s3.explain(error)}")
         return 1
-    _check(client, uri)
+    check(client, uri)
     uploader = Uploader(folder, uri, partial(_put, client), say)
     while (file := held.take()) is not None:
         uploader.upload_held(*file)
