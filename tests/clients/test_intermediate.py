@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from support.own_s3 import BUCKET, keys, own_s3
+from support.own_s3 import BUCKET, client, keys, own_s3
 from trainshed.container import intermediate
-from trainshed.container.intermediate.held import Held
 from trainshed.container.intermediate.inotify import Watch
-from trainshed.container.intermediate.uploader import Uploader
+from trainshed.container.intermediate.uploader import Uploader, check
+from trainshed.container.intermediate.waiting import Held
 
 
 @pytest.fixture
@@ -220,6 +220,15 @@ def test_a_job_whose_intermediate_output_does_not_arrive_says_so_at_its_end_and_
     assert "first cannot be uploaded" in done.stderr
     assert "WARNING: files of the intermediate output" in done.stderr
     assert "Reporting training SUCCESS" in done.stderr
+
+
+def test_a_place_that_cannot_be_written_to_is_told_at_the_start(capfd: pytest.CaptureFixture[str]) -> None:
+    with own_s3() as environment:
+        check(client(environment), f"s3://{BUCKET}/out/")
+        assert "warning" not in capfd.readouterr().err
+        check(client(environment), "s3://no-such-bucket/out/")
+    told = capfd.readouterr().err
+    assert "warning: intermediate output cannot be uploaded to s3://no-such-bucket/out/: " in told and "NoSuchBucket" in told
 
 
 @pytest.mark.safety

@@ -51,8 +51,8 @@ def test_a_kernel_without_children_files_gives_the_same_answer(
     family: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent, child, dead = family
-    assert sorted(processes._children(parent)) == sorted((child, dead))
-    monkeypatch.setattr(processes, "_children", processes._children_by_scan)
+    assert sorted(processes.children(parent)) == sorted((child, dead))
+    monkeypatch.setattr(processes, "children", processes._children_by_scan)
     assert processes.descendants(parent) == [child]
     found = processes.descendants()
     assert found.index(parent) < found.index(child) and dead not in found
@@ -89,7 +89,7 @@ def test_what_a_child_leaves_that_ends_while_we_look_is_found() -> None:
 def test_a_process_that_is_gone_has_no_children_and_no_handlers() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    assert processes._children(process.pid) == []
+    assert processes.children(process.pid) == []
     assert processes._is_zombie(process.pid)
     assert not processes.catches(process.pid, signal.SIGTERM)
 

@@ -77,6 +77,12 @@ def main(argv: list[str] | None = None) -> int:
         known = f": {near}" if near else ""
         say(f"there is no command {arguments[0]!r}{known}; see `trainshed --help`")
         return EXIT_JOB
+    if (
+        argv is None and arguments[0] == "train"
+    ):  # the whole process is `train` then: stops and modules are held back at once
+        from trainshed.container.main import command
+
+        command(arguments[1:])
     try:
         return dispatch(arguments[0], arguments[1:])
     except TrainshedError as error:
@@ -105,9 +111,9 @@ def main(argv: list[str] | None = None) -> int:
 def dispatch(command: str, arguments: list[str]) -> int:
     """Runs one command of `COMMANDS`; returns its exit status. Raises what the command raises."""
     if command == "train":  # reads its own words: it has no time for argparse
-        from trainshed.container.main import command as train
+        from trainshed.container.main import main as train
 
-        train(arguments)  # ends this process
+        return train(arguments)
     from importlib import import_module
 
     from .parser import Parser

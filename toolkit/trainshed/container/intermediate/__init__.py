@@ -7,7 +7,7 @@ own, the folder exists already and is uploaded from outside. Elsewhere the image
     this module   decides, starts the uploader, and waits for it at the end
     uploader      a process of its own, since S3's client has no place in the supervising one
     inotify       tells which files were written
-    held          keeps those that wait open, so that a file that is deleted meanwhile arrives
+    waiting       keeps those that wait open, so that a file that is deleted meanwhile arrives
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The process that uploads: `python -m trainshed.container.intermediate.uploader FOLDER s3://BUCKET/PREFIX/`.
 
-It uploads a file when that has been closed, even if it is deleted meanwhile (`held`), and once more when it changes. All
+It uploads a file when that has been closed, even if it is deleted meanwhile (`waiting`), and once more when it changes. All
 that is left follows when its standard input ends, which is how `train` says that the job is over. A line on standard output
 says that it watches.
 """
@@ -16,8 +16,8 @@ from threading import Thread
 from trainshed.base import s3
 
 from ..console import say
-from .held import Held, keep, release
 from .inotify import Watch
+from .waiting import Held, keep, release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _put(client: Any, path: str, bucket: str, key: str) -> None:
         raise OSError(problem)
 
 
-def _check(client: Any, uri: str) -> None:
+def check(client: Any, uri: str) -> None:
     """Says at the start what will keep files from getting there, if anything does; each is tried all the same."""
     bucket, key = s3.split_uri(uri)
     try:
@@ -115,7 +115,7 @@ def main(folder: str, uri: str) -> int:
     except Exception as error:
         say(f"warning: intermediate output stays in this container: {s3.explain(error)}")
         return 1
-    _check(client, uri)
+    check(client, uri)
     uploader = Uploader(folder, uri, partial(_put, client), say)
     while (file := held.take()) is not None:
         uploader.upload_held(*file)

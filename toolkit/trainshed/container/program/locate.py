@@ -99,8 +99,8 @@ def locate(job: TrainingJob, folder: str, environ: Mapping[str, str]) -> Program
     path = _find(name, folder, environ)
     module = _module(name, path, folder) if package else ""
     if module:
-        command = (sys.executable, "-m", module)
-        return Program(name=name, kind="package", command=command, folder=folder, requirements=requirements, installs=True)
+        run = (sys.executable, "-m", module)
+        return Program(name=name, kind="package", command=run, folder=folder, requirements=requirements, installs=True)
     if path is None:
         raise _not_found(name, folder, job)
     folder = folder or os.path.dirname(path)

@@ -12,7 +12,6 @@ from .output import Output
 from .rank import Rank, send
 from .stopping import Stopping
 from .watcher import Watcher
-from .wrappers import group_of, outlives, scripts_end, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ class SupervisedRun:
     def ask_to_stop(self, number: int, grace: float) -> None:
         """Sends a stop signal to every living rank; the first call starts the clock of `grace` seconds."""
         self.state.ask(number, self.now(), grace)
+        from .wrappers import group_of, outlives, wrapped  # most runs are never stopped
+
         for rank in self.living():
             if rank.spec.signal_group:
                 for wrapper, started in wrapped(rank.pid).items():
@@ -102,7 +103,9 @@ class SupervisedRun:
     def outcome(self) -> Outcome:
         """How the run ended, once all of it has."""
         for rank in self.ranks:
-            if rank.stopped and rank.returncode is not None and rank.returncode < 0:
+            if self.wrapped and rank.stopped and rank.returncode is not None and rank.returncode < 0:
+                from .wrappers import scripts_end
+
                 code = scripts_end(self.wrapped, self.orphans, rank.pid, -rank.returncode)
                 rank.returncode = rank.returncode if code is None else code
         ended = [rank for rank in self.ranks if rank.counts]
