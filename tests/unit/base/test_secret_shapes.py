@@ -416,6 +416,9 @@ class BasicBlock(nn.Module):
 basic block1234567890 of resnet
 cookiecutter-data-science-template-2024
 webhook_timeout=30
+Password (again):
+SECRET_ARN=arn:aws:secretsmanager:us-east-1:123456789012:secret:mine-a1B2c3
+login(password=pw, token=tok)
 Connected to tcp://10.0.0.1:29500 as rank 1
 conn_str_length: 12
 RANK=0 LOCAL_RANK=0 WORLD_SIZE=8

@@ -75,7 +75,7 @@ _AFTER = (
     # Programs' own ways.
     ("passw", r"(?i)(?<![a-z])((?:machine|login|user)\s+(?!or\s|and\s)\S{1,200}\s+(?:account\s+\S{1,200}\s+)?"
               r"passw(?:or)?d\s+)(\S+)"),
-    ("password", r"(?im)^(\s{0,20}password[ \t]+)(?=\S*[^a-z\s.,:;!])(\S{4,})(?=\s*$)"),
+    ("password", r"(?im)^(\s{0,20}password[ \t]+)(?=\S*[^a-z\s.,:;!()])(\S{4,})(?=\s*$)"),
     (" -u", r"(?<=[\s'\"])(-u[ =]?['\"]?[^\s:'\"]{1,200}:)(?!\d+(?:\s|$))([^\s'\"]+)"),
     ("-user ", r"(?<=[\s'\"])(--(?:proxy-)?user[ =]['\"]?[^\s:'\"]{1,200}:)(?!\d+(?:\s|$))([^\s'\"]+)"),
     ("sshpass", r"(sshpass\s+-p\s{0,3}['\"]?)([^\s'\"]+)"),
@@ -139,8 +139,10 @@ def mask_shapes(text: str, is_secret_name: Known, is_certain: Known) -> str:
     if _has_run(text):
         text = re.sub(_ISSUED_KEY, MASK, text)
     if any(name in lower for name in _NAMES):
-        for pattern in (_NAMED, _FLAG):
-            text = _mask_named(text, pattern, is_secret_name, is_certain)
+        if ":" in text or "=" in text:
+            text = _mask_named(text, _NAMED, is_secret_name, is_certain)
+        if "--" in text:
+            text = _mask_named(text, _FLAG, is_secret_name, is_certain)
     return text
 
 
@@ -198,4 +200,4 @@ def _says_nothing(value: str, name: str, after: str) -> bool:
         return True  # a call, an index
     if re.fullmatch(r"[A-Z][A-Z_]*_[A-Z_]+|[A-Za-z_]+(?:\.[A-Za-z_]+)+", value):
         return True  # a constant, an attribute
-    return re.match(r"(?:~|\.{1,2})?/[\w.-]|[a-z0-9+]{2,10}://|[A-Z]:\\", value) is not None and not value.endswith("=")
+    return re.match(r"(?:~|\.{1,2})?/[\w.-]|[a-z0-9+]{2,10}://|arn:aws|[A-Z]:\\", value) is not None and not value.endswith("=")

@@ -19,7 +19,8 @@ import json
 import os
 import re
 
-from .secret_shapes import MASK, URL_LOGIN, has_signs, mask_shapes
+from .secret_shapes import MASK as MASK
+from .secret_shapes import URL_LOGIN, has_signs, mask_shapes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

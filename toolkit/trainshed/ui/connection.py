@@ -30,9 +30,9 @@ class Connection(H11Protocol):
         self.since = self.loop.time()  # when it last began to wait for a request
         self.loop.call_later(SECONDS, self._look)
         if len(self.connections) > MOST:
-            unproven = [one for one in self.connections if not one.is_proven]
-            oldest: Any = min(unproven, key=lambda one: one.since, default=self)
-            self.connections.discard(oldest)
+            held: set[Any] = self.connections
+            oldest = min((one for one in held if not one.is_proven), key=lambda one: one.since, default=self)
+            held.discard(oldest)
             oldest.transport.abort()
 
     @property

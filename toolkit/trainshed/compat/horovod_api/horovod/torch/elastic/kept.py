@@ -127,10 +127,12 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 
 def sum_of(path: Path) -> Path:
+    """Where the checksum of a commit is."""
     return path.with_name(f"{path.name}.sum")
 
 
 def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(_BLOCK):
