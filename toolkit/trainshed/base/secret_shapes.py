@@ -83,6 +83,9 @@ _AFTER = (
     (":5432:", r"(:5432:[^\s:]{1,200}:[^\s:]{1,200}:)(\S+)"),
     ("jdbc:oracle", r"(?i)(jdbc:oracle:[a-z]+:[^\s/@:]{1,200}/)([^\s@]+)(?=@)"),
     (";pwd=", r"(?i)(;pwd=)([^\s;\"']+)"),
+    ("mysql", r"(mysql\w{0,10}\s[^\n]{0,200}?(?<=\s)-p)([^\s'\"]+)"),
+    ("pass", r"(?i)((?:passw(?:or)?d|passphrase)(?:\s+is|\s*=)?\s{1,3}['\"]?)"
+             r"(?=[^\s'\"]{0,99}[\d!#$%&*@?^~])(?=[^\s'\"]{0,99}[A-Za-z])([^\s'\"]{8,})"),
     ("identified by", r"(?i)(identified by\s+['\"])([^'\"\n]+)"),
     # The inside of a private key, as lines or with `\\n` on one.
     ("private key", r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)"
