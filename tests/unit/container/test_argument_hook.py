@@ -21,11 +21,17 @@ SCRIPTS = {
     "dropped in a function": (
         "def main():\n    args, _ = p.parse_known_args()\n    return args\nmain()\n",
         [UNTAKEN, LISTED],
-        True,
+        False,
     ),
-    "dropped in the module": ("args, unknown = p.parse_known_args()\n", [UNTAKEN, LISTED], True),
+    "dropped in the module": ("args, unknown = p.parse_known_args()\n", [UNTAKEN, LISTED], False),
     "dropped by its index": ("args = p.parse_known_args()[0]\n", [UNTAKEN, LISTED], False),
-    "looked at by the script": ("args, rest = p.parse_known_args()\nsys.stdout.write(str(rest))\n", [UNTAKEN], False),
+    "looked at by the script": ("args, rest = p.parse_known_args()\nsys.stdout.write(str(rest)[:0])\n", [], False),
+    "into a namespace": ("p.parse_known_args(namespace=argparse.Namespace())\n", [UNTAKEN, LISTED], False),
+    "rewritten before": (
+        "args, _ = p.parse_known_args([one.replace('epochz', 'lr') for one in sys.argv[1:] if 'am' not in one])\n",
+        [UNTAKEN, "hyperparameter 'k'"],
+        False,
+    ),
     "a second parser takes the rest": (
         f"args, rest = p.parse_known_args()\np = argparse.ArgumentParser()\n{ALL}p.parse_args(rest)\n",
         [],
@@ -37,6 +43,17 @@ SCRIPTS = {
         "    for name in ('--amp', '--epochz', '-k'): q.add_argument(name)\n"
         "    q.parse_args(rest)\nmore()\n",
         [],
+        False,
+    ),
+    "parsed in steps": (f"opt, _ = p.parse_known_args()\n{ALL}p.parse_args()\n", [], False),
+    "told while it runs": (
+        "args, _ = p.parse_known_args()\nimport gc\ngc.callbacks[-1].__self__.at -= 60\ngc.collect()\n",
+        [UNTAKEN, LISTED],
+        True,
+    ),
+    "a forked process": (
+        "import os\nargs, _ = p.parse_known_args()\nif not os.fork(): sys.exit()\nos.wait()\n",
+        [UNTAKEN],
         False,
     ),
     "all taken": (f"{ALL}args = p.parse_args()\n", [], False),

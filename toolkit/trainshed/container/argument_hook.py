@@ -1,15 +1,17 @@
 """Tells of hyperparameters that the script's argparse did not take, and of `false` for `type=bool`, which becomes True.
 
 Lives in the script's process: `hangs/hook/sitecustomize.py` runs this file when the script imports argparse, and never
-otherwise. `parse_known_args` is called as before and its result is handed on untouched; what it left is looked at. What
-nobody looks at again (`args, _ = parser.parse_known_args()`) is told at once. Else another parser may still take it, so it
-is told at the end. Names are told, never values.
+otherwise. `parse_known_args` is called as before and its result is handed on untouched; what it left is looked at. Told is
+what the script drops (`args, _ = parser.parse_known_args()`), and what no parser has taken some seconds later: scripts parse
+in steps. No thread waits for that: Python's garbage collector calls, and else it is told at the end. Names are told, never
+values.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,13 +20,15 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType, ModuleType
     from typing import Any
 
+_SETTLED = 10.0  # seconds after a parse, in which another parser takes what this one left
 _FALSE = (False, "false", "False", "no", "off")
 
 
 class _Told:
     """What is known of the hyperparameters among the script's arguments.
 
-    options: option -> hyperparameter, of all that are passed. untaken: options that no parser has taken.
+    options: option -> hyperparameter, of all that are passed. taken: options that a parser has taken.
+    dropped: those that the script has dropped. at: when it last did, on the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -37,7 +41,10 @@ class _Told:
         both = [(dashes + name, name) for name in values for dashes in ("--", "-")]
         self.options = {option: name for option, name in both if ours and option in passed}
         self.values = values
-        self.untaken = set(self.options)
+        self.taken: set[str] = set()
+        self.dropped: set[str] = set()
+        self.at = 0.0
+        self.pid = os.getpid()
         self.said: set[str] = set()
 
     def look(self, parser: ArgumentParser, arguments: Sequence[Any], extras: Sequence[Any], caller: FrameType) -> None:
@@ -45,19 +52,37 @@ class _Told:
         if not self.options:
             return
         left = self._given(extras)
-        self.untaken -= self._given(arguments) - left
+        self.taken |= self._given(arguments) - left
         for action in parser._actions:
             if action.type is bool:
                 for option in self._given(arguments).intersection(action.option_strings):
                     self._say_bool(option)
-        if left and _is_refused(caller):  # argparse says it, and `train` gives a hint
-            self.untaken = set()
-        elif left & self.untaken and _drops_the_rest(caller):
+        if left - self.taken and _drops_the_rest(caller):
+            self._drop(left - self.taken)
+
+    def _drop(self, options: set[str]) -> None:
+        import atexit
+        import gc
+
+        if not self.dropped:
+            atexit.register(self.say)
+            gc.callbacks.append(self.collected)
+        self.dropped |= options
+        self.at = time.monotonic()
+
+    def collected(self, phase: str, info: object) -> None:
+        """The garbage collector has run."""
+        if time.monotonic() - self.at > _SETTLED:
             self.say()
 
     def say(self) -> None:
-        """Tells what nobody has taken, once."""
-        names = sorted({self.options[option] for option in self.untaken} - self.said)
+        """Tells what was dropped and is not taken, once."""
+        import gc
+
+        gc.callbacks[:] = [one for one in gc.callbacks if one != self.collected]
+        if os.getpid() != self.pid:  # a process that the script has forked
+            return
+        names = sorted({self.options[option] for option in self.dropped - self.taken} - self.said)
         if names:
             self.said.update(names)
             listed = ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
@@ -81,15 +106,9 @@ class _Told:
 
 def _print(text: str) -> None:
     try:
-        sys.stderr.write(f"trainshed: warning: {text}\n")
-        sys.stderr.flush()
-    except Exception:
+        os.write(2, f"trainshed: warning: {text}\n".encode("utf-8", "replace"))  # Python may be writing just then
+    except OSError:
         pass
-
-
-def _is_refused(caller: FrameType) -> bool:
-    """Whether it was `parse_args`, which ends with an error where anything is left."""
-    return caller.f_code.co_name in ("parse_args", "parse_intermixed_args") and "argparse" in caller.f_code.co_filename
 
 
 def _drops_the_rest(caller: FrameType) -> bool:
@@ -99,7 +118,12 @@ def _drops_the_rest(caller: FrameType) -> bool:
     code = caller.f_code
     all_of_it = list(dis.get_instructions(code))
     after = [one for one in all_of_it if one.offset > caller.f_lasti and one.opname not in ("CACHE", "PRECALL", "NOP")]
-    if [one.opname for one in after[:1]] != ["UNPACK_SEQUENCE"]:
+    first, second = after[0], after[1]
+    if first.opname == "POP_TOP":  # the values go to a namespace
+        return True
+    if first.opname in ("LOAD_CONST", "LOAD_SMALL_INT") and second.opname in ("BINARY_SUBSCR", "BINARY_OP"):
+        return first.argval == 0
+    if first.opname != "UNPACK_SEQUENCE":
         return False
     stored: list[str] = []
     for one in after[1:3]:
@@ -122,8 +146,6 @@ def _names_it(code: CodeType, name: str) -> bool:
 
 def install(argparse: ModuleType) -> None:
     """Has each parse of this process looked at."""
-    import atexit
-
     told: list[_Told] = []  # made at the first parse: the script's arguments are known by then
     original = argparse.ArgumentParser.parse_known_args
 
@@ -134,7 +156,6 @@ def install(argparse: ModuleType) -> None:
         try:
             if not told:
                 told.append(_Told())
-                atexit.register(told[0].say)
             told[0].look(self, sys.argv[1:] if args is None else list(args), result[1], sys._getframe(1))
         except Exception:  # never the reason why a script fails
             pass
