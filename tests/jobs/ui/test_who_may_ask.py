@@ -15,7 +15,7 @@ import pytest
 
 from support.runner_project import Project
 
-from .conftest import Site, served
+from .conftest import Site, end, served
 
 pytestmark = pytest.mark.safety
 
@@ -161,22 +161,27 @@ BEGUN = [
 ]  # fmt: skip
 
 
-def test_the_page_answers_its_owner_while_others_hold_1300_connections(site: Site) -> None:
+def test_the_page_answers_its_owner_while_others_hold_1300_connections(project: Project, mine: dict[str, str]) -> None:
     """By the usual limit of open files, 1,024, the server could not even hold them."""
-    mine, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < 3000:
         pytest.skip("needs 3,000 open files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(mine, 3000), most))
-    with ExitStack() as held:
-        for number in range(1300):
-            one = held.enter_context(socket.create_connection(("127.0.0.1", site.port)))
-            with suppress(OSError):
-                one.sendall(BEGUN[number % len(BEGUN)].format(port=site.port).encode())
-            if number % 100 == 99:
-                assert site.ask("/api/runs")["rows"] == []
-                assert site.send("GET", "/", {})[0] == 200
-        assert site.ask("/api/runs")["rows"] == []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (mine, most))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, most))
+        process = project.start("ui", **mine)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3000, most))
+        site = served(process)
+        with ExitStack() as held:
+            for number in range(1300):
+                one = held.enter_context(socket.create_connection(("127.0.0.1", site.port)))
+                with suppress(OSError):
+                    one.sendall(BEGUN[number % len(BEGUN)].format(port=site.port).encode())
+                if number % 100 == 99:
+                    assert site.ask("/api/runs")["rows"] == []
+                    assert site.send("GET", "/", {})[0] == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
+        end(process)
 
 
 def test_connections_that_ask_for_nothing_are_ended(site: Site) -> None:

@@ -44,6 +44,23 @@ def test_an_empty_folder_holds_no_job(job_tree: Any) -> None:
     assert raised.value.exit_code == EXIT_JOB
 
 
+def test_a_folder_that_is_closed_to_this_user_is_said_to_be(job_tree: Any) -> None:
+    job_tree.configure()
+    job_tree.base.chmod(0)
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65534)
+        (problem,) = problems_of(job_tree)
+        user = os.geteuid()
+    finally:
+        if root:
+            os.seteuid(0)
+        job_tree.base.chmod(0o755)
+    told = f"is closed to this user (uid {user}) (chown it to this user, or run as its owner: --user UID)"
+    assert problem == f"{job_tree.base}: {told}"
+
+
 @pytest.mark.parametrize("sign", ["config folder", "code", "code channel", "SAGEMAKER_PROGRAM", "SM_ENTRY_SCRIPT", "SM_HPS"])
 def test_any_sign_of_a_job_makes_one(sign: str, job_tree: Any) -> None:
     environ = {}

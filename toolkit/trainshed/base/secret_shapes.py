@@ -203,4 +203,5 @@ def _says_nothing(value: str, name: str, after: str) -> bool:
         return True  # a call, an index
     if re.fullmatch(r"[A-Z][A-Z_]*_[A-Z_]+|[A-Za-z_]+(?:\.[A-Za-z_]+)+", value):
         return True  # a constant, an attribute
-    return re.match(r"(?:~|\.{1,2})?/[\w.-]|[a-z0-9+]{2,10}://|arn:aws|[A-Z]:\\", value) is not None and not value.endswith("=")
+    place = re.match(r"(?:~|\.{1,2})?/[\w.-]|[a-z0-9+]{2,10}://|arn:aws|[A-Z]:\\", value)
+    return place is not None and not value.endswith("=")

@@ -294,6 +294,9 @@ class Reading:
         named = any(self.environ.get(name) for name in _SIGNS_OF_A_JOB)
         if named or os.path.isdir(paths.config) or _has_entries(paths.code) or _has_entries(f"{paths.input_data}/code"):
             return
+        if _is_forbidden(paths.base):  # what is in it only seems not to be there
+            user = f"is closed to this user (uid {os.geteuid()})"
+            raise JobError([Problem(paths.base, user, suggestion="chown it to this user, or run as its owner: --user UID")])
         raise NoJobError(f"there is no job: {paths.config} does not exist and {paths.code} holds no program")
 
     def _json_of_variable(self, name: str, **options: Any) -> Any:
@@ -395,6 +398,17 @@ def _has_entries(folder: str) -> bool:
         return any(True for _ in os.scandir(folder))
     except OSError:
         return False
+
+
+def _is_forbidden(folder: str) -> bool:
+    """Whether a folder is there, and this user may not look into it."""
+    try:
+        os.listdir(folder)
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _lower_keys(value: Any) -> Any:

@@ -72,7 +72,10 @@ def test_code_is_told_by_names_and_contents(tmp_path: Path) -> None:
 def test_a_host_is_measured_while_strangers_hold_many_connections() -> None:
     server = Server(b"secret")
     with contextlib.ExitStack() as held:
-        for _ in range(200):
-            held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=120))
+        door = ("127.0.0.1", server.port)
+        strangers = [held.enter_context(socket.create_connection(door, timeout=120)) for _ in range(200)]
+        for one in strangers[:100]:  # have given way; the limit above is reached by a hang alone
+            with contextlib.suppress(ConnectionResetError):
+                assert len(one.recv(32)) == 32 and one.recv(1) == b""
         assert measure("here", "there", "127.0.0.1", server.port, b"secret").problem == ""
     server.close()
