@@ -4,7 +4,8 @@
 #
 #   packages.sh FLAVOUR CONSTRAINTS       FLAVOUR: cpu, gpu or xla
 #
-# Read from the environment: TORCH_VERSION, TORCH_INDEX_URL (empty: pip's default index), WITH_COMPILER, and pip's own PIP_INDEX_URL and PIP_FIND_LINKS.
+# Read from the environment: TORCH_VERSION, TORCH_INDEX_URL (empty: pip's default index), WITH_COMPILER, WITH_NVCC, and pip's own
+# PIP_INDEX_URL and PIP_FIND_LINKS.
 set -eu
 umask 022
 flavour=$1 constraints=$2
@@ -37,6 +38,13 @@ gpu:)
     echo "packages.sh: this is a torch without CUDA: set TORCH_INDEX_URL to an index of CUDA builds, or leave it empty" >&2
     exit 1 ;;
 esac
+
+# Beside torch's own CUDA. Wheels have no lib64 and no libcudart.so, which torch's extensions link; system.sh makes /usr/local/cuda.
+if [ "${WITH_NVCC:-0}" = 1 ]; then
+    $pip install ninja "nvidia-cuda-nvcc==$cuda.*" "nvidia-cuda-crt==$cuda.*" "nvidia-nvvm==$cuda.*" "nvidia-cuda-cccl==$cuda.*"
+    ln -s lib "$site/nvidia/cu13/lib64"
+    ln -s libcudart.so.13 "$site/nvidia/cu13/lib/libcudart.so"
+fi
 
 # Tests of other packages (numpy.testing imports from numpy's, those stay), torch's test programs, its cmake files.
 for package in joblib networkx scipy sklearn sympy; do

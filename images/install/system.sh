@@ -4,6 +4,8 @@
 #
 # WITH_MPI=1       Open MPI and OpenSSH, for jobs that ask for the mpi distribution on several hosts
 # WITH_COMPILER=1  g++ and Python's headers: torch.compile and C++ extensions compile at run time
+# WITH_NVCC=1      /usr/local/cuda, which packages.sh fills: extensions that compile CUDA when they are first used
+# WITH_EFA=1       Amazon's libfabric, and the plugin by which NCCL uses it; EFA_VERSION says which, like 1.44.0
 # WITH_LIBPYTHON=1 Python's shared library, which torch_xla links (python:* images have it)
 set -eu
 umask 022
@@ -21,9 +23,19 @@ fi
 if [ "${WITH_LIBPYTHON:-0}" = 1 ]; then
     case $(command -v python3 || true) in /usr/local/*) ;; *) packages="$packages libpython3-dev" ;; esac
 fi
+[ "${WITH_EFA:-0}" != 1 ] || packages="$packages curl"
 apt-get update
 # shellcheck disable=SC2086 # a list of words
 DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages
+if [ "${WITH_EFA:-0}" = 1 ]; then # it installs packages of its own by apt
+    curl -fsS "https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_VERSION:-latest}.tar.gz" | tar -xz -C /tmp
+    (cd /tmp/aws-efa-installer && ./efa_installer.sh -y --skip-kmod --skip-limit-conf --no-verify)
+    rm -rf /tmp/aws-efa-installer
+fi
+if [ "${WITH_NVCC:-0}" = 1 ]; then
+    version=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    ln -s "/opt/venv/lib/python$version/site-packages/nvidia/cu13" /usr/local/cuda
+fi
 rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
 
 # Every container makes its own host keys; keys in a public image would be everyone's.

@@ -198,7 +198,7 @@ def dockerfile(script: str, requirements: bool) -> str:
     """A Dockerfile that makes any image with Python a training image with this script in it."""
     lines = [
         "# docker build -t my-training . && docker run --rm my-training",
-        "ARG BASE_IMAGE=python:3.12-slim-bookworm",
+        "ARG BASE_IMAGE=python:3.12-slim-trixie",
         "FROM ${BASE_IMAGE}",
         "",
         "# Where no index has trainshed, put its wheel beside this file, from a checkout or a git address:",
