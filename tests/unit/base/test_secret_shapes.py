@@ -490,6 +490,15 @@ def test_a_text_of_a_megabyte_is_looked_through_at_once() -> None:
     """The square of its length in steps would be hours."""
     for begin in BEGINNINGS:
         assert "hunter22" not in mask_text(begin * (1_000_000 // len(begin)) + " password=hunter22"), begin
+    for word in ("token=a.a", "token=cls/"):  # each a name with a value that is looked at
+        assert "hunter22" not in mask_text(word * 20_000 + " password=hunter22"), word
+
+
+def test_colours_and_escapes_hide_no_key() -> None:
+    key = "hf_" + "a1" * 17
+    texts = [f"\x1b[36m{key}\x1b[0m", f"text\\n{key}", f"x%0A{key}", f"token%3D{key}", "password=\x1b[1mhunter2x1\x1b[0m"]
+    assert [text for text in texts if key in mask_text(text) or "hunter2x1" in mask_text(text)] == []
+    assert mask_text("password=" + "x9" * 5000) == f"password={MASK}"
 
 
 def test_bytes_that_are_no_text_stay() -> None:

@@ -135,12 +135,44 @@ def test_the_newest_run_of_this_folder_is_meant(folders: Folders, capsys: pytest
 
 
 @pytest.mark.safety
+def test_a_link_to_a_run_of_another_folder_is_no_run_of_this_one(
+    folders: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folders.top / "a/runs/zz").symlink_to(folders.of_b.folder)
+    folders.enter("a")
+    assert main(["stop"]) == 0 and "mine" in capsys.readouterr().err
+    folders.enter("c")
+    Path("runs").symlink_to(Path(folders.of_b.folder).parent)
+    assert main(["stop"]) == 2 and "this folder has no run of its own" in capsys.readouterr().err
+
+
+def test_files_of_the_user_named_as_those_of_a_tuner_hide_no_run(
+    folders: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders.enter("a")
+    for name in ("pipeline.json", "tune.json"):
+        Path(name).write_text("{}")
+    assert main(["stop"]) == 0 and "mine" in capsys.readouterr().err
+
+
+def test_a_working_directory_that_was_removed_is_no_defect(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
+    folders.enter("gone")
+    (folders.top / "gone").rmdir()
+    for command in ("status", "init"):
+        assert main([command]) in (0, 1) and "itself failed" not in capsys.readouterr().err
+
+
+@pytest.mark.safety
 def test_a_trial_and_a_step_are_not_taken_for_the_run_that_was_meant(
     folders: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for whole, part, file in (("tunes/t", "trials/0001", "tune.json"), ("pipelines/p", "runs/train-1", "pipeline.json")):
-        folders.run("a", f"part-{file[0]}", output=f"{whole}/{part}")
-        Path(whole, file).write_text("{}")
+    for whole, part, files in (
+        ("tunes/t", "trials/0001", ("tune.json", "tuner.lock")),
+        ("pipelines/p", "runs/train-1", ("pipeline.json", "conductor.lock")),
+    ):
+        folders.run("a", f"part-{files[0][0]}", output=f"{whole}/{part}")
+        for file in files:
+            Path(whole, file).write_text("{}")
     assert main(["stop"]) == 0 and "mine has ended" in capsys.readouterr().err
     assert main(["status"]) == 0 and "part-p" in capsys.readouterr().out, "looking at it does no harm"
     assert main(["stop", "part-t"]) == 0 and "part-t has ended" in capsys.readouterr().err

@@ -45,6 +45,12 @@ SCRIPTS = {
         [],
         False,
     ),
+    "in another module, which may be read": (
+        "import types\nexec(compile('import sys\\nargs, rest = p.parse_known_args()', 'opts.py', 'exec'), "
+        "{'__name__': 'opts', 'p': p})\n",
+        [],
+        False,
+    ),
     "parsed in steps": (f"opt, _ = p.parse_known_args()\n{ALL}p.parse_args()\n", [], False),
     "told while it runs": (
         "args, _ = p.parse_known_args()\nimport gc\ngc.callbacks[-1].__self__.at -= 60\ngc.collect()\n",
@@ -111,10 +117,13 @@ def test_nothing_of_it_is_left_in_python(tmp_path: Path) -> None:
     looks += "import argparse\n"
     looks += "print([one for one in sys.meta_path if 'Argparse' in str(one)], vars(argparse.__loader__).keys())\n"
     looks += "print(argparse.ArgumentParser.parse_known_args.__qualname__)\n"
+    looks += "import inspect, pickle, typing\nparse = argparse.ArgumentParser.parse_known_args\n"
+    looks += "print(pickle.loads(pickle.dumps(parse)) is parse, inspect.signature(parse), typing.get_type_hints(parse))\n"
     plain = {"name", "path"}
 
     lines = ran(tmp_path, looks, PASSED).stdout.splitlines()
 
     assert lines[0] == "True False" and lines[2] == "ArgumentParser.parse_known_args"
+    assert lines[3] == "True (self, args=None, namespace=None) {}"
     assert lines[1] == f"[] dict_keys({[*sorted(plain)]})"
     assert ran(tmp_path, looks, [], SM_USER_ARGS="[]").stdout.startswith("False"), "nothing waits where nothing is passed"

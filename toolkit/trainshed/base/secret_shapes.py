@@ -45,7 +45,8 @@ _ISSUED = (
     (r"(?<!-)eyJ", r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]+){1,3}"),
     (r"\d{8,10}:AA", r"[A-Za-z0-9_-]{30,}"),
 )  # fmt: skip
-_ISSUED_KEY = f"(?<![A-Za-z0-9_])(?:{'|'.join(f'(?:{how}){rest}' for how, rest in _ISSUED)})(?![A-Za-z0-9])"
+# A colour's code, `\\n` in a repr and %0A, %3D in an address end in a letter, and are no part of a key.
+_ISSUED_KEY = rf"(?:(?<![A-Za-z0-9_])|(?<=[0-9\[;]m)|(?<=\\n)|(?<=%0A)|(?<=%3D))(?:{'|'.join(f'(?:{how}){rest}' for how, rest in _ISSUED)})(?![A-Za-z0-9])"
 
 # It begins at the colon: to look for the scheme from its first letter would take the square of a long word's letters.
 URL_LOGIN = r"(?<=[a-zA-Z0-9+.-])://(?P<login>[^/\s'\"]+)@"
@@ -92,9 +93,13 @@ _AFTER = (
                     r"((?:\s|\\+[nr]|[\w-]{1,30}: [^\n\\]{1,100})*[A-Za-z0-9+/=]{16,}(?:[A-Za-z0-9+/=\s]|\\+[nr])*)"),
 )  # fmt: skip
 # Names with a value: api_key=..., "password": "...", export DB_PASS='...'; and flags: --token ...
-_NAMED = r"(?<![\w.-])([\w.-]{2,100})([\"'\\]{0,8}[ \t]{0,3}(?:=>|:=|[:=])[ \t]{0,3})(?:[bruBRU](?=[\"']))?"
+_NAMED = (
+    r"(?<![\w.-])([\w.-]{2,100})([\"'\\]{0,8}[ \t]{0,3}(?:=>|:=|[:=])[ \t]{0,3}(?:\x1b\[[\d;]{0,9}m)?)(?:[bruBRU](?=[\"']))?"
+)
 _FLAG = r"(?<!\S)(--[A-Za-z][\w-]{1,60})([ ])(?=[^\s-])"
-_VALUE = r"\"((?:[^\"\\\n]|\\.){1,2000})\"|'((?:[^'\\\n]|\\.){1,2000})'|[\\\"']*([^\s\"'\\,;&<>(){}\[\]`|]+)"
+_BARE = r"[^\s\"'\\,;&<>(){}\[\]`|\x1b]"
+# A bare value is looked at by its beginning: many names in one long word would take the square of its length.
+_VALUE = rf"\"((?:[^\"\\\n]|\\.){{1,2000}})\"|'((?:[^'\\\n]|\\.){{1,2000}})'|[\\\"']*({_BARE}{{1,300}})"
 _BASIC = r"(?i)(?<![a-z0-9])basic\s{1,3}(?P<login>[a-z0-9+/]{8,}={0,2})"
 # Values that say that there is none, what kind it is, or where it is.
 _NO_VALUE = frozenset({
@@ -177,8 +182,13 @@ def _mask_named(text: str, pattern: str, is_secret_name: Known, is_certain: Know
             value, name, found[2], is_certain(name)
         ):
             parts += [text[done:start], MASK]
-            done = end
+            done = _end_of_bare(text, end) if value.lastindex == 3 else end
     return "".join([*parts, text[done:]]) if parts else text
+
+
+def _end_of_bare(text: str, start: int) -> int:
+    rest = re.compile(f"{_BARE}*").match(text, start)
+    return rest.end() if rest else start
 
 
 def _is_shown_secret(value: re.Match[str], name: str, separator: str, certain: bool) -> bool:

@@ -104,8 +104,22 @@ def main(argv: list[str] | None = None) -> int:
         say(f"`trainshed {arguments[0]}` needs the module {error.name}, which {sys.executable} does not have")
         say("hint: install its package there; the extras name what each part needs, such as pip install 'trainshed[torch]'")
         return EXIT_USER
+    except FileNotFoundError as error:
+        if _has_folder():
+            return _defect(error)
+        say("the working directory has been removed")
+        say("hint: change to one that is there: cd ~")
+        return EXIT_USER
     except Exception as error:
         return _defect(error)
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def dispatch(command: str, arguments: list[str]) -> int:

@@ -37,7 +37,9 @@ class _Told:
         arguments = sys.argv[1:]
         values = json.loads(os.environ.get("SM_HPS") or "{}")
         passed = json.loads(os.environ.get("SM_USER_ARGS") or "[]")
-        ours = set(passed) <= set(arguments) and os.environ.get("RANK", "0") == "0"
+        process = sys.modules.get("multiprocessing.process")
+        first = process is None or process.parent_process() is None
+        ours = first and set(passed) <= set(arguments) and os.environ.get("RANK", "0") == "0"
         both = [(dashes + name, name) for name in values for dashes in ("--", "-")]
         self.options = {option: name for option, name in both if ours and option in passed}
         self.values = values
@@ -133,6 +135,8 @@ def _drops_the_rest(caller: FrameType) -> bool:
     if len(stored) < 2:
         return False
     name = stored[1]
+    if code.co_name == "<module>" and caller.f_globals.get("__name__") != "__main__":
+        return False  # another module may read it
     loads = [one for one in all_of_it if one.opname.startswith("LOAD_") or one.opname.startswith("STORE_FAST_LOAD")]
     used = any(name == one.argval or (isinstance(one.argval, tuple) and name in one.argval) for one in loads)
     return not used and not _names_it(code, name)
@@ -161,6 +165,7 @@ def install(argparse: ModuleType) -> None:
             pass
         return result
 
-    parse_known_args.__doc__ = original.__doc__
-    parse_known_args.__qualname__ = original.__qualname__
+    for name in ("__doc__", "__module__", "__qualname__", "__annotations__"):
+        setattr(parse_known_args, name, getattr(original, name))
+    parse_known_args.__wrapped__ = original  # type: ignore[attr-defined]
     argparse.ArgumentParser.parse_known_args = parse_known_args

@@ -155,7 +155,8 @@ class Stored:
     def is_part(self) -> bool:
         """Whether it is a trial of a tuning job or a step of a pipeline, which have commands of their own."""
         whole = os.path.dirname(os.path.dirname(self.folder))
-        return any(os.path.isfile(f"{whole}/{name}") for name in ("tune.json", "pipeline.json"))
+        locked = (("tune.json", "tuner.lock"), ("pipeline.json", "conductor.lock"))  # the user may have files of these names
+        return any(all(os.path.isfile(f"{whole}/{name}") for name in names) for names in locked)
 
     @property
     def in_containers(self) -> bool:
@@ -239,14 +240,15 @@ def of_here(environ: Mapping[str, str]) -> list[Stored]:
         here = os.path.realpath(".")
     except OSError:  # it has been removed
         return []
-    near = {here, os.path.realpath(RUNS)}
+    near = {here} if os.path.islink(RUNS) else {here, os.path.realpath(RUNS)}
 
     def is_of_here(folder: str, started: str) -> bool:
         folder = os.path.realpath(folder)
         return (bool(started) and os.path.realpath(started) == here) or bool({folder, os.path.dirname(folder)} & near)
 
     noted = index.places(environ).items()
-    return _in([*(folder for folder, started in noted if is_of_here(folder, started)), *_below_runs()])
+    own = [folder for folder in _below_runs() if not os.path.islink(folder) and not os.path.islink(RUNS)]
+    return _in([*(folder for folder, started in noted if is_of_here(folder, started)), *own])
 
 
 def _below_runs() -> list[str]:

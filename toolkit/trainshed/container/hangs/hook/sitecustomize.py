@@ -47,7 +47,8 @@ class _ArgparseFinder:
     def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "argparse":
             return None
-        sys.meta_path.remove(cls)
+        if cls in sys.meta_path:
+            sys.meta_path.remove(cls)
         from importlib.machinery import PathFinder
 
         spec = PathFinder.find_spec(name, path)
