@@ -45,8 +45,9 @@ _ISSUED = (
     (r"(?<!-)eyJ", r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]+){1,3}"),
     (r"\d{8,10}:AA", r"[A-Za-z0-9_-]{30,}"),
 )  # fmt: skip
-# A colour's code, `\\n` in a repr and %0A, %3D in an address end in a letter, and are no part of a key.
-_ISSUED_KEY = rf"(?:(?<![A-Za-z0-9_])|(?<=[0-9\[;]m)|(?<=\\n)|(?<=%0A)|(?<=%3D))(?:{'|'.join(f'(?:{how}){rest}' for how, rest in _ISSUED)})(?![A-Za-z0-9])"
+# A colour's code, `\n` in a repr and %0A, %3D in an address end in a letter, and are no part of a key.
+_BEFORE = r"(?:(?<![A-Za-z0-9_])|(?<=[0-9\[;]m)|(?<=\\n)|(?<=%0A)|(?<=%3D))"
+_ISSUED_KEY = _BEFORE + f"(?:{'|'.join(f'(?:{how}){rest}' for how, rest in _ISSUED)})(?![A-Za-z0-9])"
 
 # It begins at the colon: to look for the scheme from its first letter would take the square of a long word's letters.
 URL_LOGIN = r"(?<=[a-zA-Z0-9+.-])://(?P<login>[^/\s'\"]+)@"
