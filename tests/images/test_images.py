@@ -105,7 +105,7 @@ def test_train_is_the_default_command_and_nothing_stands_before_it(config: dict[
     assert config["Cmd"] == ["train"]
     assert not config.get("Entrypoint")
     assert config["StopSignal"] == "SIGTERM"
-    assert not config.get("User")
+    assert config.get("User", "root") == "root"
     assert not config.get("WorkingDir", "").startswith("/opt/ml")
 
 
@@ -129,6 +129,7 @@ def test_the_image_says_what_it_is_and_what_it_was_made_of(config: dict[str, Any
         "version": "0.0.0+test",
         "revision": revision,
         "source": "this checkout",
+        "base.name": labels[f"{mark}base.name"],
     }
 
 

@@ -40,6 +40,7 @@ ELSEWHERE = {
 CLUSTER = re.compile(r"trainshed run\b.*--on (?!here)")
 # Names that pages use for what is the reader's own.
 STAND_INS = (
+    (r"^trainshed resume$", "trainshed resume --again"),
     (r"RUN \.\.\.", "RUN"),
     (r"RUN RUN", "RUN OTHER"),
     (r"\[(-[^\]]*)\]", r"\1"),
