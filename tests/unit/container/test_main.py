@@ -33,7 +33,8 @@ def test_all_problems_of_a_job_are_on_the_console(job_tree: Any) -> None:
     ]
 
     job_tree.configure(hyperparameters={f"trainshed_no_such_{number}": "x" for number in range(60)})
-    assert len(job_tree.train().stderr.splitlines()) < 60, "where there are very many, the failure file has the rest"
+    told = job_tree.train().stderr
+    assert len(told.splitlines()) < 60 and "and 10 more: mend these, and look again" in told
 
 
 def test_options_follow_the_name(job_tree: Any) -> None:

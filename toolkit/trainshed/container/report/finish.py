@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..attempts import TrainingResult
     from .run_record import RunRecord
 
-_MOST_TOLD = 50  # restarts in a failure file, problems of a job on the console
+_MOST_TOLD = 50  # restarts in a failure file
 
 
 def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice) -> int:
@@ -64,9 +64,7 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice
 
 def _problems(failure: Failure) -> list[str]:
     """All that is wrong with a job that cannot be read, a line each: who mends it wants to mend it once."""
-    lines = failure.details.splitlines() if failure.kind == "JobError" else []
-    more = [f"  ... and {len(lines) - _MOST_TOLD} more, in the failure file"] if len(lines) > _MOST_TOLD else []
-    return [*lines[:_MOST_TOLD], *more]
+    return failure.details.splitlines() if failure.kind == "JobError" else []
 
 
 def _with_earlier(failure: Failure, record: RunRecord) -> Failure:
