@@ -29,7 +29,8 @@ def judge(played: Played, expected: Played, misuse: bool = False) -> Verdict:
         return Verdict("broken", expected.hung or expected.died or _failure(expected.found))
     if played.hung:
         return Verdict("hang", _failure(played.found) + played.hung)
-    if any(found[0] != "done" and "Timed out waiting" in found[4] for found in played.found):
+    # A rank that is gone has found nothing.
+    if any(found and found[0] != "done" and "Timed out waiting" in found[4] for found in played.found):
         return Verdict("hang", "a rank waited until its time was over: " + _failure(played.found))
     if played.died:
         return Verdict("crash", _failure(played.found) + played.died)

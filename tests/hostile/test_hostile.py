@@ -54,6 +54,11 @@ def test_what_ranks_found_is_judged(ranks: tuple[Any, ...], outcome: str) -> Non
     assert judge.judge(played(*ranks), expected()).outcome == outcome
 
 
+def test_a_rank_that_is_gone_is_a_crash() -> None:
+    one = Played("models/topic/case", [*played(done(1.0, a=2.0)).found, None], died="rank 1 (status 3)")
+    assert judge.judge(one, expected()).outcome == "crash"
+
+
 def test_a_refusal_without_a_way_over_is_named() -> None:
     refused = ("refused", "PipelineError", "no", "", "")
     assert "WITHOUT A WAY OVER" in judge.judge(played(refused, refused), expected()).why
