@@ -13,8 +13,8 @@ import pytest
 from support.obstacles import read_only_disk, small_disk
 from support.paths import TOOLKIT
 from trainshed.base.errors import TrainshedError
+from trainshed.contract.model_reference import reference_of
 from trainshed.models.contents import files_in
-from trainshed.models.reference import reference_of
 from trainshed.models.storage import default_folder, storage_at
 from trainshed.models.store import ModelStore
 from trainshed.models.version import Facts

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from trainshed.base.errors import TrainshedError
+from trainshed.contract.model_reference import reference_of
 from trainshed.models.card import card
 from trainshed.models.on_disk import OnDisk
-from trainshed.models.reference import reference_of
 from trainshed.models.store import ModelStore, NoModelError
 from trainshed.models.version import Facts, Version
 

@@ -99,7 +99,7 @@ def run(options: Namespace) -> int:
 
 
 def _find(store: ModelStore, text: str) -> Version:
-    from trainshed.models.reference import reference_of
+    from trainshed.contract.model_reference import reference_of
 
     try:
         return store.find(reference_of(text))
@@ -110,8 +110,8 @@ def _find(store: ModelStore, text: str) -> Version:
 def _add(store: ModelStore, options: Namespace) -> int:
     from dataclasses import replace
 
+    from trainshed.contract.model_reference import RULE, is_name, is_stage
     from trainshed.models.contents import files_in
-    from trainshed.models.reference import RULE, is_name, is_stage
     from trainshed.models.version import Facts
 
     if not is_name(options.name):
@@ -165,7 +165,7 @@ def _tag(store: ModelStore, options: Namespace) -> int:
 
 
 def _list(store: ModelStore, options: Namespace) -> int:
-    from trainshed.models.reference import RULE, is_name
+    from trainshed.contract.model_reference import RULE, is_name
 
     if options.name and not is_name(options.name):
         raise UsageError(f"{options.name!r} is not a valid model name: {RULE}")
@@ -263,7 +263,7 @@ def _get(store: ModelStore, options: Namespace) -> int:
 
 
 def _remove(store: ModelStore, options: Namespace) -> int:
-    from trainshed.models.reference import reference_of
+    from trainshed.contract.model_reference import reference_of
 
     if options.all and options.leftovers:
         raise UsageError("use one of --all and --leftovers")
@@ -321,7 +321,7 @@ def _counted(version: Version) -> str:
 
 
 def _pairs(given: list[str], flag: str) -> dict[str, str]:
-    from trainshed.models.reference import RULE, is_name
+    from trainshed.contract.model_reference import RULE, is_name
 
     found = {}
     for text in given:

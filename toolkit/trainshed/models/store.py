@@ -26,8 +26,8 @@ from typing import Any
 from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean, one_line, some
 from trainshed.base.files import sync_folder
 from trainshed.base.secrets import mask_mapping, mask_text
+from trainshed.contract.model_reference import RULE, Reference, is_name, is_stage
 
-from .reference import RULE, Reference, is_name, is_stage
 from .storage import Storage
 from .version import FORMAT, LARGEST, Facts, File, Version, content_of, version_of, wrong_with_name
 

@@ -19,9 +19,9 @@ from trainshed.base.disk_reserve import Room
 from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_SUCCESS, EXIT_USER, JobError, TrainshedError
 from trainshed.base.locks import is_held
 from trainshed.base.units import duration
+from trainshed.contract.model_reference import reference_of
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
 from trainshed.models.contents import files_in
-from trainshed.models.reference import reference_of
 from trainshed.models.storage import storage_at
 from trainshed.models.store import ModelStore, NoModelError
 from trainshed.runner.control.held import Standing, gets_another_start, look_at

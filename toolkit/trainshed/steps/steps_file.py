@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainshed.base.errors import JobError, Problem, did_you_mean
-from trainshed.models.reference import RULE, is_name, is_stage
+from trainshed.contract.model_reference import RULE, is_name, is_stage
 from trainshed.runner.job import read as job_reader
 from trainshed.runner.job.checker import Checker, resolve
 from trainshed.runner.job.fields import Field

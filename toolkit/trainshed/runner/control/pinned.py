@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trainshed.models.reference import SCHEME, meant_by
-from trainshed.models.storage import storage_at
-from trainshed.models.store import ModelStore
+from trainshed.contract.model_reference import SCHEME
 
+from ..files.fetching.sources import pinned
 from ..job.job import Job
 
 
@@ -20,9 +19,9 @@ def with_pinned_models(job: Job, environ: Mapping[str, str]) -> Job:
     """
     channels, notes = [], list(job.notes)
     for channel in job.channels:
-        if channel.path.startswith(SCHEME) and not (meant := meant_by(channel.path)).number:
-            version = ModelStore(storage_at("", environ)).find(meant)
+        if (one := pinned(channel.path, environ)) != channel.path:
+            meant, version = channel.path.removeprefix(SCHEME), one.removeprefix(SCHEME)
             notes.append(f"the channel {channel.name}: {meant} is {version}")
-            channel = replace(channel, path=f"{SCHEME}{version}")
+            channel = replace(channel, path=one)
         channels.append(channel)
     return job if tuple(channels) == job.channels else replace(job, channels=tuple(channels), notes=tuple(notes))

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.files import write_atomic
+from trainshed.contract.model_reference import SCHEME as MODEL
 from trainshed.machine import cloning
-from trainshed.models.reference import SCHEME as MODEL
 
 from ..job.addresses import HUB
 from ..job.channels import glob_root

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from trainshed.base.errors import did_you_mean
 from trainshed.base.secrets import is_secret_name
-from trainshed.models.reference import reference_of
+from trainshed.contract.model_reference import reference_of
 
 SCHEMES = ("s3", "gs", "rclone", "http", "https", "hf", "model")
 HUB = "hf://datasets/"

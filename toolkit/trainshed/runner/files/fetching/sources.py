@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TypeVar
 
-from trainshed.models.reference import SCHEME as MODEL
+from trainshed.base.wings import module_of_wing
+from trainshed.contract.model_reference import SCHEME as MODEL
 
 from ...job.addresses import HUB
 from ...job.job import S3, Channel
@@ -39,14 +41,28 @@ def listed(channel: Channel, environ: Mapping[str, str]) -> tuple[Source, list[I
         dataset = Dataset(channel.path)
         return dataset, _patiently(channel, dataset.files)
     if channel.path.startswith(MODEL):
-        from .from_models import ModelVersion
-
-        model = ModelVersion(channel.path, environ)
+        model = _model_store().source_of(channel.path, environ)
         return model, model.items()
     from .from_rclone import Remote
 
     remote = Remote(channel.path, environ)
     return remote, _patiently(channel, remote.items)
+
+
+def pinned(address: str, environ: Mapping[str, str]) -> str:
+    """The address that names one state of the data, where a `model://` address names a stage or the newest version.
+
+    Raises:
+        TrainshedError: there is no such version, or the store cannot be read.
+    """
+    if not address.startswith(MODEL):
+        return address
+    one: str = _model_store().pinned(address, environ)
+    return one
+
+
+def _model_store() -> ModuleType:
+    return module_of_wing("models.channel_source", f"a channel from {MODEL}")
 
 
 def _patiently(channel: Channel, work: Callable[[], Value]) -> Value:

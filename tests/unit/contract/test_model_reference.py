@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainshed.models.reference import Reference, reference_of
+from trainshed.contract.model_reference import Reference, reference_of
 
 
 @pytest.mark.parametrize(

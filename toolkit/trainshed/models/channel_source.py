@@ -1,4 +1,7 @@
-"""A version of a model in the store as items; each is compared with the SHA-256 that the version names for it."""
+"""`model://` as the source of a channel: the files of a version, each compared with the SHA-256 that it names for them.
+
+The runner finds this module by the scheme (`runner.files.fetching.sources`).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,27 @@ from collections.abc import Mapping
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.s3 import SCHEME as S3
-from trainshed.models.reference import meant_by
-from trainshed.models.storage import storage_at
-from trainshed.models.store import ModelStore
+from trainshed.contract.model_reference import SCHEME, meant_by
+from trainshed.runner.files.fetching.etag import SHA256
+from trainshed.runner.files.fetching.items import Item
 
-from .etag import SHA256
-from .items import Item
+from .storage import storage_at
+from .store import ModelStore
+
+
+def pinned(address: str, environ: Mapping[str, str]) -> str:
+    """The address of the version that is meant now, where it names a stage or the newest version; else itself.
+
+    Raises:
+        TrainshedError: there is no such version, or the store cannot be read.
+    """
+    meant = meant_by(address)
+    return address if meant.number else f"{SCHEME}{ModelStore(storage_at('', environ)).find(meant)}"
+
+
+def source_of(address: str, environ: Mapping[str, str]) -> ModelVersion:
+    """The source. Raises TrainshedError as `ModelVersion` does."""
+    return ModelVersion(address, environ)
 
 
 class ModelVersion:
@@ -30,7 +48,7 @@ class ModelVersion:
         self.version = self.store.find(meant_by(address))
         self.objects = None
         if self.store.address(self.version).startswith(S3):
-            from .from_s3 import Objects
+            from trainshed.runner.files.fetching.from_s3 import Objects
 
             self.objects = Objects(environ)
 
