@@ -8,7 +8,6 @@ inside one attempt. Whatever else brings a job back (the runner, SageMaker, Slur
 
 from __future__ import annotations
 
-from trainshed.base.record import Record
 from trainshed.contract.outcome import clear_outcome, read_own_failure
 from trainshed.contract.wire.rules import wanted_rules
 from trainshed.machine.cgroup import oom_kills
@@ -18,6 +17,7 @@ from . import launchers, planning, ports
 from .hangs.hang_watch import HangWatch, stops_on_hang
 from .metrics_watch import MetricsWatch
 from .notices import Notices
+from .report.training_result import TrainingResult
 from .restarts import Ended, Restarts, counted
 from .rules_watch import RulesWatch
 from .sampling.system_watch import SystemWatch, sampling_plan
@@ -34,24 +34,12 @@ if TYPE_CHECKING:
     from trainshed.machine.signals import Stops
 
     from .intermediate import Uploads
-    from .notices import Interruption
     from .planning import Planned
     from .report.run_record import RunRecord
     from .restarts import Again
     from .roster.roster import Roster
     from .shared_restarts import SharedRestarts
     from .supervisor.launch_plan import LaunchPlan, Outcome
-
-
-class TrainingResult(Record):
-    """How a job ended on this host: by a failure, by an interruption, or by neither (success).
-
-    outcome: how the ranks of the last attempt ended, None where none was started.
-    """
-
-    failure: Failure | None = None
-    interruption: Interruption | None = None
-    outcome: Outcome | None = None
 
 
 class Attempts:

@@ -19,7 +19,7 @@ from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.machine.signals import Interrupted, Stops
 
 from . import console, launchers, planning
-from .attempts import Attempts, TrainingResult
+from .attempts import Attempts
 from .cluster import resolve
 from .data_seen import data_seen
 from .notices import Interruption
@@ -27,6 +27,7 @@ from .planning import Planned
 from .program import prepare
 from .report.finish import finish
 from .report.run_record import RunRecord
+from .report.training_result import TrainingResult
 from .roster import agree, elastic, make_roster, tell_before_start
 from .roster.roster import LeaderMoved
 from .scratch import Scratch

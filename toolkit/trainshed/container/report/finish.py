@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from trainshed.contract.outcome import Failure
     from trainshed.contract.paths import Paths
 
-    from ..attempts import TrainingResult
     from .run_record import RunRecord
+    from .training_result import TrainingResult
 
 _MOST_TOLD = 50  # restarts in a failure file
 
