@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "toolkit")]
 
 from trainshed.runner.files import layout  # noqa: E402
+from trainshed.runner.files.fetching.s3 import Bucket  # noqa: E402
 from trainshed.runner.files.mounts import Mounts  # noqa: E402
-from trainshed.runner.files.s3 import Bucket  # noqa: E402
 from trainshed.runner.files.staging import stage  # noqa: E402
 from trainshed.runner.job.job import Channel, Job  # noqa: E402
 

@@ -113,7 +113,7 @@ else:
     torch.set_num_threads(1)
     from trainshed.data.channels import ChannelFacts
     from trainshed.data.formats.table import named
-    from trainshed.data.pipe.stream import Stream
+    from trainshed.data.pipe_stream import Stream
     facts = ChannelFacts("train", path, "Pipe", "application/x-recordio-protobuf")
     for batch in Stream(facts, named("recordio-protobuf"), {}).loader(64):
         started = started or time.monotonic()

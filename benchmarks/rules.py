@@ -28,7 +28,7 @@ def main() -> None:
     from torch.optim import optimizer as torch_optimizer
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from trainshed.rules.collecting import _Collector
+    from trainshed.studio.rules.collecting import _Collector
 
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config())

@@ -29,9 +29,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "toolkit"))
 
-from trainshed.tune.early import asha_stops, reached, rungs  # noqa: E402
-from trainshed.tune.space import CONTINUOUS, LOG, Parameter  # noqa: E402
-from trainshed.tune.tuning import ASHA, EarlyStopping, Objective  # noqa: E402
+from trainshed.studio.tune.early import asha_stops, reached, rungs  # noqa: E402
+from trainshed.studio.tune.space import CONTINUOUS, LOG, Parameter  # noqa: E402
+from trainshed.studio.tune.tuning import ASHA, EarlyStopping, Objective  # noqa: E402
 
 SCRIPT = 'import sys\nprint("metric loss=" + sys.argv[-1])\n'
 TRIALS = 16

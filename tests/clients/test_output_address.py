@@ -9,7 +9,7 @@ import pytest
 from support.own_s3 import BUCKET, client, keys, own_s3
 from support.runner_project import Project
 from trainshed.base.errors import TrainshedError
-from trainshed.runner.files.s3 import check_output
+from trainshed.runner.files.fetching.s3 import check_output
 
 SCRIPT = "import os\nopen(os.environ['MARK'], 'w').close()\nopen(os.environ['SM_MODEL_DIR'] + '/m', 'w').write('m')\n"
 

@@ -30,12 +30,7 @@ from trainshed.container import main as train_main
 from trainshed.container.cluster.hosts import natural_order
 from trainshed.contract.wire import checkpoint_trouble, notice
 from trainshed.contract.wire.pipeline import read_settings
-from trainshed.lineage.ancestry import ancestry
-from trainshed.lineage.drawing import drawing
-from trainshed.lineage.family import family_of
-from trainshed.lineage.outline import outline
 from trainshed.machine.hostlist import expand
-from trainshed.pages.report import report
 from trainshed.runner.control import operations, recover
 from trainshed.runner.display.dashboard import Watched, render
 from trainshed.runner.display.dry_run import describe as describe_run
@@ -51,11 +46,16 @@ from trainshed.runner.state.job_json import described
 from trainshed.runner.state.records import failure_of, phases_of, record_of
 from trainshed.runner.state.status import StatusFile
 from trainshed.runner.state.stored import load
-from trainshed.runner.tools.compare.facts import read_run
-from trainshed.runner.tools.compare.table import rows, text_of
-from trainshed.runner.tools.run_report import facts_of
-from trainshed.ui.catalog import row_of
-from trainshed.ui.details import details
+from trainshed.studio.compare.facts import read_run
+from trainshed.studio.compare.table import rows, text_of
+from trainshed.studio.lineage.ancestry import ancestry
+from trainshed.studio.lineage.drawing import drawing
+from trainshed.studio.lineage.family import family_of
+from trainshed.studio.lineage.outline import outline
+from trainshed.studio.pages.report import report
+from trainshed.studio.run_report import facts_of
+from trainshed.studio.ui.catalog import row_of
+from trainshed.studio.ui.details import details
 from unit.contract.mutations import ODD_VALUES, Damage
 
 JOB_FILES = (

@@ -12,7 +12,7 @@ import pytest
 from support.own_s3 import own_s3, put
 from support.runner_project import Project, wait_until
 from trainshed.machine.mountpoints import mount_points, obstacle
-from trainshed.runner.files.rclone import program
+from trainshed.runner.files.fetching.rclone import program
 
 pytestmark = pytest.mark.skipif(
     not program() or bool(obstacle()), reason=f"needs rclone and FUSE: {obstacle() or 'no rclone'}"

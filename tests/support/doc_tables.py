@@ -21,11 +21,11 @@ from trainshed.algorithms.about import hyperparameter_table  # noqa: E402
 from trainshed.algorithms.built_in import BUILT_IN  # noqa: E402
 from trainshed.algorithms.declaration import read  # noqa: E402
 from trainshed.base.errors import EXIT_TABLE  # noqa: E402 (after the path is set)
-from trainshed.catalog.tables import FACTS  # noqa: E402
 from trainshed.contract.settings import CHOICES, RANGES, Settings  # noqa: E402
 from trainshed.contract.wire import variables  # noqa: E402
 from trainshed.contract.wire.rules import ON_MACHINE, ON_METRICS, ON_TENSORS  # noqa: E402
-from trainshed.rules.catalogue import OURS  # noqa: E402
+from trainshed.studio.catalogue.tables import FACTS  # noqa: E402
+from trainshed.studio.rules.catalogue import OURS  # noqa: E402
 
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->\n)", re.DOTALL)
 

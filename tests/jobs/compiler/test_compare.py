@@ -12,9 +12,9 @@ import pytest
 
 from trainshed import cli
 from trainshed.base.errors import TrainshedError
-from trainshed.runner.tools.compare.facts import Facts, read_run
-from trainshed.runner.tools.compare.page import bars, losses
-from trainshed.runner.tools.compare.table import rows
+from trainshed.studio.compare.facts import Facts, read_run
+from trainshed.studio.compare.page import bars, losses
+from trainshed.studio.compare.table import rows
 
 
 def job(folder: Path, losses: list[float], seconds: float, training: float, rate: float, **more: Any) -> Path:

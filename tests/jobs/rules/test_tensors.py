@@ -13,9 +13,9 @@ import pytest
 
 from support.lazy import Lazy
 from trainshed.contract.wire.rules import ON_TENSORS, wanted_rules
-from trainshed.rules import collecting
-from trainshed.rules.following import Following
-from trainshed.rules.watching import Rules
+from trainshed.studio.rules import collecting
+from trainshed.studio.rules.following import Following
+from trainshed.studio.rules.watching import Rules
 
 torch = Lazy("torch")
 nn = Lazy("torch.nn")

@@ -17,7 +17,7 @@ from trainshed.base.errors import TrainshedError
 from trainshed.runner.files.fetching import from_web, ranges
 from trainshed.runner.files.fetching.from_web import Web
 from trainshed.runner.files.fetching.items import Passing
-from trainshed.runner.files.rclone import program
+from trainshed.runner.files.fetching.rclone import program
 from unit.runner.files.fetching.storages import Place, small_ranges
 from unit.runner.job.test_channels import SHOW, shown
 

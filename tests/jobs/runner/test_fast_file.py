@@ -21,10 +21,10 @@ from support.paths import TOOLKIT
 from support.runner_project import LIMIT, Project, wait_until
 from trainshed.machine.mountpoints import mount_points, obstacle
 from trainshed.runner.files import mounts as mounts_module
+from trainshed.runner.files.fetching.rclone import program, reach_s3
+from trainshed.runner.files.fetching.s3 import Bucket
 from trainshed.runner.files.layout import claim, place, plan
 from trainshed.runner.files.mounts import Mounts, NotMounted, clear_stale, ours_below
-from trainshed.runner.files.rclone import program, reach_s3
-from trainshed.runner.files.s3 import Bucket
 from trainshed.runner.files.staging import stage
 from trainshed.runner.job.job import Channel, Job
 

@@ -14,7 +14,7 @@ import pytest
 from support.runner_project import LIMIT, Done, Project, project
 from trainshed.runner.places.leftovers import end_leftovers
 from trainshed.runner.state import identity
-from trainshed.tune.tuning_folder import TuningFolder
+from trainshed.studio.tune.tuning_folder import TuningFolder
 
 __all__ = ["project"]
 

@@ -35,7 +35,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         *("/images/", "/Dockerfile.cpu", "/toolkit/train", "/examples/byoc/"),
     ),
     "jobs/algorithms": ("algorithms",),
-    "jobs/catalog": ("catalog",),
+    "jobs/catalogue": ("catalog",),
     "jobs/checkpoint": ("checkpoint", "autopatch"),
     "jobs/compiler": ("compiler", "container/compiler"),
     "jobs/data": ("data", "container/data_seen.py"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.container.progress import Progress, newest_step, resumption
+from trainshed.container.supervisor.progress import Progress, newest_step, resumption
 
 
 def test_three_failures_in_a_row_without_a_newer_checkpoint_refuse_a_restart() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from trainshed.base.errors import TrainshedError
-from trainshed.container import scratch
-from trainshed.container.scratch import Scratch, own_folder
 from trainshed.contract.paths import Paths
+from trainshed.machine import scratch
+from trainshed.machine.scratch import Scratch, own_folder
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_what_a_killed_train_has_left_is_removed_by_the_next_one(places: tuple[d
     place = Path(environ["TMPDIR"])
     code = (
         "import os, signal, sys\\n"
-        "from trainshed.container.scratch import Scratch\\n"
+        "from trainshed.machine.scratch import Scratch\\n"
         "Scratch(dict(os.environ), '/nonexistent').make()\\n"
         "print('made', flush=True); sys.stdin.read(); os.kill(os.getpid(), signal.SIGKILL)\\n"
     ).replace("\\n", "\n")

@@ -41,7 +41,7 @@ HOOKS = {
         "pytorch_lightning.trainer.trainer": "trainshed.metrics.loggers",
     },
     "reduce": {"torch.nn.parallel.distributed": "trainshed.parallel.data.ddp_hook"},
-    "tensors": {"torch.optim.optimizer": "trainshed.rules.collecting"},
+    "tensors": {"torch.optim.optimizer": "trainshed.studio.rules.collecting"},
     "probe": {"torch.optim.optimizer": "trainshed.compiler.batch_size"},
     "steps": {
         name: "trainshed.observe.stepping.hooks"

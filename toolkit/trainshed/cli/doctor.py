@@ -48,8 +48,8 @@ def run(options: Namespace) -> int:
             options.folder, [host.strip() for host in options.hosts.split(",") if host.strip()], environ
         )
     elif options.cluster:
-        from trainshed.container.console import say
         from trainshed.container.doctor.cluster_checks import checks as examine_cluster
+        from trainshed.machine.console import say
 
         checks = examine_cluster(environ, say)
     else:

@@ -82,7 +82,7 @@ def _add_runs(places: Any) -> None:
 def run(options: Namespace) -> int:
     """Prints the job for the place, or hands on runs; returns the exit status. Raises TrainshedError."""
     if options.place in ("csv", "tensorboard", "mlflow"):
-        from .export_runs import run as hand_on
+        from trainshed.studio.commands.export_runs import run as hand_on
 
         return hand_on(options)
     if options.place == "algorithm":

@@ -29,7 +29,7 @@ def run(options: Namespace) -> int:
     from trainshed.runner.control.operations import state_of
     from trainshed.runner.display import pools
     from trainshed.runner.display.runs import table
-    from trainshed.runner.files.warm import pool
+    from trainshed.runner.files import warm_pool as pool
     from trainshed.runner.state.stored import every
 
     pool.sweep(os.environ)

@@ -24,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Removes the pools and prints their names; returns the exit status."""
-    from trainshed.runner.files.warm.pool import ask_for_end, every, sweep
+    from trainshed.runner.files.warm_pool import ask_for_end, every, sweep
 
     sweep(os.environ)
     pools = every(os.environ)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from trainshed.contract.outcome import clear_outcome, read_own_failure
 from trainshed.contract.wire.rules import wanted_rules
 from trainshed.machine.cgroup import oom_kills
+from trainshed.machine.scratch import forget_attempt
 from trainshed.machine.signals import Interrupted, stop_raises
 
 from . import launchers, planning, ports
@@ -21,7 +22,6 @@ from .report.training_result import TrainingResult
 from .restarts import Ended, Restarts, counted
 from .rules_watch import RulesWatch
 from .sampling.system_watch import SystemWatch, sampling_plan
-from .scratch import forget_attempt
 from .slow_ranks import SlowRanks
 from .supervisor.loop import run
 

@@ -16,8 +16,8 @@ from trainshed.base.errors import EXIT_SUCCESS, TrainshedError
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.ready_programs import ready_folders
 from trainshed.contract.wire.variables import ENTRYPOINTS
+from trainshed.machine.console import say
 
-from .console import say
 from .main import train
 
 TYPE_CHECKING = False

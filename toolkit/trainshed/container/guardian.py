@@ -97,7 +97,7 @@ def _guard(read: int, ends: int, environ: dict[str, str]) -> None:
     if os.read(read, 1) != _DONE:
         own = environ[TRAIN_ID].rpartition(";")[2]
         sweep(own, spared_session=ours)
-        from .scratch import remove_folders
+        from trainshed.machine.scratch import remove_folders
 
         remove_folders(own, environ)
 

@@ -48,8 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     unknown = [argument for argument in arguments if argument not in known]
     if unknown:
         from trainshed.base.errors import did_you_mean
-
-        from .console import say
+        from trainshed.machine.console import say
 
         near = did_you_mean(unknown[0], known)
         say(f"train does not take {unknown[0]!r}" + (f" ({near})" if near else "") + "; see `train --help`")

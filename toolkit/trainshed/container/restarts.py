@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from trainshed.contract.outcome import Failure
 
     from .notices import Interruption
-    from .progress import Progress
     from .supervisor.launch_plan import LaunchPlan, Outcome, ProcessSpec
+    from .supervisor.progress import Progress
 
 
 class Ended(Record):
@@ -50,7 +50,7 @@ class Budget:
     """Counts the restarts of one job. allowed: the most there may be."""
 
     def __init__(self, allowed: int, newest: int) -> None:
-        from .progress import Progress
+        from .supervisor.progress import Progress
 
         self.allowed = allowed
         self.done = 0
@@ -73,7 +73,7 @@ class Budget:
 
     def granted(self, newest: int, failure: Failure) -> str:
         """The line for the user of a restart that has just been counted."""
-        from .progress import resumption
+        from .supervisor.progress import resumption
 
         return f"restart {self.done} of {self.allowed}, {resumption(newest)}: {failure.summary}"
 
@@ -97,7 +97,7 @@ class Restarts:
         self._newest = -1
         self._budget: Budget | None = None
         if allowed:  # most jobs are never restarted in place
-            from .progress import newest_step
+            from .supervisor.progress import newest_step
 
             self._newest = newest_step(checkpoints)
             self._budget = Budget(allowed, self._newest)
@@ -106,7 +106,7 @@ class Restarts:
         """The next attempt after this one, None where it was the last; says why, or why not."""
         if self._budget is None or ended.failure is None or not ended.may_go_on:
             return None
-        from .progress import newest_step
+        from .supervisor.progress import newest_step
 
         before, self._newest = self._newest, newest_step(self._checkpoints)
         if refusal := self._budget.refusal(self._newest, self._newest > before):

@@ -93,7 +93,7 @@ class RulesWatch(Watcher):
 
         try:
             process = subprocess.Popen(
-                isolated("trainshed.rules.watching"),
+                isolated("trainshed.studio.rules.watching"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # whoever interrupts `train` at a terminal does not mean this

@@ -9,10 +9,10 @@ from __future__ import annotations
 from trainshed.base.errors import some
 
 from .ports import PORT_TAKEN
-from .progress import newest_step
 from .restarts import Again, Budget
 from .roster import report_of
 from .roster.rounds import Decision
+from .supervisor.progress import newest_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

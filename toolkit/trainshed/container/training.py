@@ -16,9 +16,11 @@ from trainshed.contract.outcome import Failure, clear_outcome, writable
 from trainshed.contract.paths import Paths
 from trainshed.contract.reading import read_job
 from trainshed.contract.wire.secret_names import environment_secrets
+from trainshed.machine import console
+from trainshed.machine.scratch import Scratch
 from trainshed.machine.signals import Interrupted, Stops
 
-from . import console, launchers, planning
+from . import launchers, planning
 from .attempts import Attempts
 from .cluster import resolve
 from .data_seen import data_seen
@@ -30,7 +32,6 @@ from .report.run_record import RunRecord
 from .report.training_result import TrainingResult
 from .roster import agree, elastic, make_roster, tell_before_start
 from .roster.roster import LeaderMoved
-from .scratch import Scratch
 from .supervisor.launch_plan import StartError
 
 TYPE_CHECKING = False
@@ -206,8 +207,8 @@ class Training:
         result = self.run(planned, roster)
         if not elastic(planned.job, planned.cluster):
             return result
-        from .progress import newest_step, resumption
         from .roster.succession import Succession
+        from .supervisor.progress import newest_step, resumption
 
         assert isinstance(roster, Succession)
         while True:

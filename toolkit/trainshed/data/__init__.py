@@ -14,8 +14,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .errors import DataError
     from .faces import channel, folder
+    from .formats.errors import DataError
     from .previous import has_previous_model, previous_model
 
 __all__ = ["DataError", "channel", "folder", "has_previous_model", "previous_model"]

@@ -9,7 +9,7 @@ from trainshed.base.errors import did_you_mean
 from trainshed.base.record import Record
 from trainshed.contract.hyperparameters import variable_names
 
-from .errors import DataError
+from .formats.errors import DataError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from functools import cached_property
 from trainshed.base.voice import tell
 
 from .channels import place_of_rank
-from .errors import SampleError, placed
+from .formats.errors import SampleError, placed
 from .index import counts_of
 from .order import Order, blocks_of
 from .reader import Reader
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from .errors import DataError
+    from .formats.errors import DataError
     from .formats.format import Counted, Format
     from .loader import Loader
 

@@ -6,8 +6,8 @@ import os
 
 from .channels import facts_of, files_of
 from .dataset import Files
-from .errors import DataError
 from .formats.augmented import Augmented
+from .formats.errors import DataError
 from .formats.format import Format
 from .formats.images import ImageFolder
 from .formats.recordio import RecordIO
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .channels import ChannelFacts
-    from .pipe.stream import Stream
+    from .pipe_stream import Stream
 
 
 def channel(
@@ -45,7 +45,7 @@ def channel(
     facts = facts_of(name, environ)
     if facts.input_mode != "Pipe":
         return _files(f"the channel {name}", facts.path, format, facts.content_type)
-    from .pipe.stream import Stream
+    from .pipe_stream import Stream
 
     return Stream(facts, _of_pipe(facts, format, tuple(attributes) or facts.attributes), environ)
 

@@ -14,7 +14,7 @@ import time
 
 from trainshed.base.files import read_object, write_atomic
 
-from .errors import DataError
+from .formats.errors import DataError
 from .formats.format import Counted
 from .own_folder import own_folder
 

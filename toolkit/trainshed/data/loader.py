@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, default_collate
 from trainshed.base.record import Record
 
 from .dealing import Deal, Share, left_of, seed_of
-from .errors import DataError, SampleError
+from .formats.errors import DataError, SampleError
 from .order import Order, Runs, blocks_of
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ from trainshed.base.errors import TrainshedError, some
 from trainshed.contract.wire.variables import NOTICE_FILE
 
 from .channels import facts_of
-from .errors import DataError
+from .formats.errors import DataError
 from .own_folder import own_folder
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from .errors import DataError
+from .formats.errors import DataError
 from .formats.format import changed
 
 TYPE_CHECKING = False

@@ -12,10 +12,10 @@ import pytest
 from support.data_files import plain, samples
 from support.extras import needs
 from support.properties import given, st
-from trainshed.data.errors import DataError, SampleError
 from trainshed.data.formats import format as formats
 from trainshed.data.formats import lines
 from trainshed.data.formats.delimited import Csv, Tsv
+from trainshed.data.formats.errors import DataError, SampleError
 
 needs("numpy")
 

@@ -11,9 +11,9 @@ import pytest
 
 from support.data_files import CASES, Case, cuts, plain, samples
 from support.extras import needs
-from trainshed.data.errors import DataError, SampleError
 from trainshed.data.formats import format as formats
 from trainshed.data.formats import frames
+from trainshed.data.formats.errors import DataError, SampleError
 from trainshed.data.formats.format import Counted, StreamFormat, opened
 from trainshed.data.formats.table import FORMATS, of, of_beginning
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.extras import needs
-from trainshed.data.errors import DataError, SampleError
+from trainshed.data.formats.errors import DataError, SampleError
 from trainshed.data.formats.images import ImageFolder, decode_image
 from trainshed.data.formats.table import of
 

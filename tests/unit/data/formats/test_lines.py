@@ -11,9 +11,9 @@ import pytest
 from support.data_files import samples
 from support.extras import needs
 from support.properties import given, st
-from trainshed.data.errors import DataError, SampleError
 from trainshed.data.formats import format as formats
 from trainshed.data.formats import lines
+from trainshed.data.formats.errors import DataError, SampleError
 from trainshed.data.formats.lines import FilledLines, JsonLines, Lines
 
 needs("numpy")

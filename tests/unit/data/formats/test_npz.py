@@ -13,7 +13,7 @@ import pytest
 from support.data_files import samples
 from support.extras import needs
 from support.lazy import Lazy
-from trainshed.data.errors import DataError
+from trainshed.data.formats.errors import DataError
 from trainshed.data.formats.npz import Npy, Npz
 
 needs("numpy")

@@ -10,8 +10,8 @@ import pytest
 from support.data_files import samples
 from support.extras import needs
 from support.lazy import Lazy
-from trainshed.data.errors import DataError
 from trainshed.data.formats import parquet as formats
+from trainshed.data.formats.errors import DataError
 from trainshed.data.formats.parquet import Parquet
 
 needs("numpy", "pyarrow")

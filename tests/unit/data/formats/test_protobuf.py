@@ -14,7 +14,7 @@ from support.data_files import field, frame, plain, tensor_record, varint
 from support.extras import needs
 from support.lazy import Lazy
 from support.properties import given, st
-from trainshed.data.errors import SampleError
+from trainshed.data.formats.errors import SampleError
 from trainshed.data.formats.protobuf import RecordIOProtobuf, Sparse
 
 needs("numpy", "google.protobuf")

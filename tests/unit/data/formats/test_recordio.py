@@ -11,9 +11,9 @@ import pytest
 
 from support.data_files import frame
 from support.properties import given, st
-from trainshed.data.errors import DataError
 from trainshed.data.formats import format as formats
 from trainshed.data.formats import recordio
+from trainshed.data.formats.errors import DataError
 from trainshed.data.formats.frames import equal_frames
 from trainshed.data.formats.recordio import RecordIO
 

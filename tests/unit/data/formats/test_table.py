@@ -8,8 +8,8 @@ import pytest
 
 from support.data_files import frame, tar, tensor_record, tf_frame
 from support.extras import needs
-from trainshed.data.errors import DataError
 from trainshed.data.formats.delimited import Csv
+from trainshed.data.formats.errors import DataError
 from trainshed.data.formats.format import ending_of
 from trainshed.data.formats.table import FORMATS, by_content_type, named, of, of_beginning
 

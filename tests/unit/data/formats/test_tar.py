@@ -11,7 +11,7 @@ import pytest
 
 from support.data_files import plain, samples, tar
 from support.extras import needs
-from trainshed.data.errors import DataError, SampleError
+from trainshed.data.formats.errors import DataError, SampleError
 from trainshed.data.formats.tar import Tar
 
 needs("numpy")

@@ -14,8 +14,8 @@ import pytest
 from support.data_files import example, field, plain, tf_frame, varint
 from support.extras import needs
 from support.properties import given, st
-from trainshed.data.errors import DataError, SampleError
 from trainshed.data.formats import crc32c
+from trainshed.data.formats.errors import DataError, SampleError
 from trainshed.data.formats.tfrecord import TfRecord, TfRecordBytes
 
 needs("numpy", "google.protobuf", "tensorboard")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from trainshed.base.errors import TrainshedError
-from trainshed.models.storage import storage_at
-from trainshed.models.store import ModelStore
-from trainshed.models.version import Facts
 from trainshed.runner.control.pinned import with_pinned_models
 from trainshed.runner.job.job import Channel, Job
+from trainshed.studio.models.storage import storage_at
+from trainshed.studio.models.store import ModelStore
+from trainshed.studio.models.version import Facts
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from trainshed.runner.files.fetching.rclone import only, why_not_shown
 from trainshed.runner.files.mounts import last_error
-from trainshed.runner.files.rclone import only, why_not_shown
 
 
 @pytest.mark.parametrize(

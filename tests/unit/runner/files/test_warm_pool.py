@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from trainshed.runner.files import warm_pool as pool
 from trainshed.runner.files.layout import plan
 from trainshed.runner.files.run import Run
-from trainshed.runner.files.warm import pool
-from trainshed.runner.files.warm.pool import Pool, Shape, Standing
+from trainshed.runner.files.warm_pool import Pool, Shape, Standing
 from trainshed.runner.job.job import Job
 
 SHAPE = Shape("unix:///docker.sock", "sha256:1", "")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from support.offenders import check_each
-from trainshed.pages.facts import gather
 from trainshed.runner.display.dashboard import last_lines
 from trainshed.runner.display.follow import Tail, follow
 from trainshed.runner.files.run import Host
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.records import failure_of, record_of
 from trainshed.runner.state.stored import load
+from trainshed.studio.pages.facts import gather
 
 pytestmark = pytest.mark.safety
 SECRET = "of somebody else"
@@ -39,7 +39,7 @@ def a_run(folder: Path) -> Path:
 
 def shown(folder: Path) -> dict[str, str]:
     """What each way of looking at a run tells of its files."""
-    logbook: Any = pytest.importorskip("trainshed.ui.logbook")
+    logbook: Any = pytest.importorskip("trainshed.studio.ui.logbook")
     run, host = load(str(folder)), Host("algo-1", str(folder / "algo-1"), "/opt/ml")
     logs = logbook.logs_of(str(folder))
     return {

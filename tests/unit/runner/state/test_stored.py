@@ -13,8 +13,6 @@ import pytest
 import yaml
 
 from trainshed.base.errors import TrainshedError
-from trainshed.catalog import labels
-from trainshed.catalog.indexed import facts_of
 from trainshed.runner.control import recover
 from trainshed.runner.control.operations import clone, public_status, remove, state_of, stop, to_resume
 from trainshed.runner.display.runs import describe, table
@@ -25,8 +23,10 @@ from trainshed.runner.state import identity, index
 from trainshed.runner.state.job_json import described
 from trainshed.runner.state.status import StatusFile, iso
 from trainshed.runner.state.stored import Stored, every, load
-from trainshed.ui.catalog import row_of
-from trainshed.ui.details import details
+from trainshed.studio.catalogue import labels
+from trainshed.studio.catalogue.indexed import facts_of
+from trainshed.studio.ui.catalog import row_of
+from trainshed.studio.ui.details import details
 
 EVIL = "good\nprogram: /evil.py\r\x1b]0;owned\x07\u202e"
 

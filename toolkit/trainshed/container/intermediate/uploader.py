@@ -14,8 +14,8 @@ from functools import partial
 from threading import Thread
 
 from trainshed.base import s3
+from trainshed.machine.console import say
 
-from ..console import say
 from .inotify import Watch
 from .waiting import Held, keep, release
 

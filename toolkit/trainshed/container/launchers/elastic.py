@@ -20,7 +20,7 @@ from trainshed.base.voice import Voice, tell
 from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST, AGENT_PID
 
-from ..progress import Progress, newest_step, resumption
+from ..supervisor.progress import Progress, newest_step, resumption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

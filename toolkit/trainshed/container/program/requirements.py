@@ -11,9 +11,9 @@ from trainshed.base.errors import ProgramError
 from trainshed.base.record import Record
 from trainshed.base.secrets import mask_text
 from trainshed.machine.isolation import isolated
+from trainshed.machine.scratch import can_execute, own_folder
 from trainshed.machine.signals import Interrupted
 
-from ..scratch import can_execute, own_folder
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec, StartError
 from ..supervisor.loop import run
 from ..supervisor.spawn import find_executable

@@ -6,8 +6,8 @@ import os
 
 from trainshed.base.errors import ProgramError, shorten
 from trainshed.contract.paths import ARCHIVES
+from trainshed.machine.scratch import own_folder
 
-from ..scratch import own_folder
 from .turn import Turn
 
 TYPE_CHECKING = False

@@ -29,7 +29,7 @@ def write_report(paths: Paths, record: RunRecord, voice: Voice, *, stopped: bool
     import subprocess
 
     seconds = STOPPED_SECONDS if stopped else SECONDS
-    command = isolated("trainshed.pages", paths.output, paths.output_data, str(seconds))
+    command = isolated("trainshed.studio.pages", paths.output, paths.output_data, str(seconds))
     try:
         done = subprocess.run(
             command,

@@ -185,7 +185,7 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
     (
         TENSORS,
         "`train`, for the ranks",
-        "the ranks (`trainshed.rules`)",
+        "the ranks (`trainshed.studio.rules`)",
         "optimizer steps between two looks at tensors, and the folder for what is seen: `100:/opt/ml/output/tensors`",
     ),
     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ..errors import DataError, damaged
+from .errors import DataError, damaged
 from .format import StreamFormat
 from .recordio import RecordIO
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import chain, islice, pairwise
 
-from ..errors import SampleError, placed
+from .errors import SampleError, placed
 from .format import Counted, Marks, enterable, opened
 from .lines import MARK, FilledLines, is_head, is_text, text_of
 

@@ -14,7 +14,7 @@ import zlib
 
 from trainshed.base.record import Record
 
-from ..errors import DataError, broken
+from .errors import DataError, broken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

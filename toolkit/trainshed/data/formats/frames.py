@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from ..errors import damaged
+from .errors import damaged
 from .format import BLOCK, Counted, Marks
 
 TYPE_CHECKING = False

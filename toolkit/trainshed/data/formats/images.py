@@ -7,7 +7,7 @@ import os
 
 from trainshed.base.errors import did_you_mean
 
-from ..errors import DataError, SampleError
+from .errors import DataError, SampleError
 from .format import Counted, Format, changed
 
 TYPE_CHECKING = False

@@ -11,7 +11,7 @@ import json
 
 from trainshed.base.errors import shorten
 
-from ..errors import DataError, SampleError
+from .errors import DataError, SampleError
 from .format import BLOCK, Counted, Marks, StreamFormat, enterable, opened
 
 TYPE_CHECKING = False

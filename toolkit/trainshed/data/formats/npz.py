@@ -17,7 +17,7 @@ from itertools import islice
 
 from trainshed.base.record import Record
 
-from ..errors import DataError, broken
+from .errors import DataError, broken
 from .format import BLOCK, Counted, Format, changed
 
 TYPE_CHECKING = False

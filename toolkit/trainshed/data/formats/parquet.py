@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from trainshed.base.errors import did_you_mean, some
 
-from ..errors import DataError, broken
+from .errors import DataError, broken
 from .format import BLOCK, Counted, Format, changed
 
 TYPE_CHECKING = False

@@ -12,7 +12,7 @@ from __future__ import annotations
 from trainshed.base.protobuf import BYTES, Damaged, spans
 from trainshed.base.record import Record
 
-from ..errors import SampleError
+from .errors import SampleError
 from .packed import DOUBLES, FLOATS, INTS, KEYS, columns, joined, stacked
 from .recordio import RecordIO
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from ..errors import damaged
+from .errors import damaged
 from .format import BLOCK, LARGEST, Counted, StreamFormat, is_packed
 from .frames import count_frames, equal_frames
 

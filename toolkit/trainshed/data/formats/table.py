@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 from trainshed.base.errors import did_you_mean, some
 
-from ..errors import DataError
 from .delimited import Csv, Tsv
+from .errors import DataError
 from .format import Format, ending_of, is_packed, opened
 from .images import ImageFolder
 from .lines import JsonLines, Lines

@@ -11,7 +11,7 @@ import io
 import json
 import tarfile
 
-from ..errors import DataError, SampleError, damaged
+from .errors import DataError, SampleError, damaged
 from .format import LARGEST, Counted, Marks, StreamFormat, is_packed
 
 TYPE_CHECKING = False

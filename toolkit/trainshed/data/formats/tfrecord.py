@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from trainshed.base.protobuf import BYTES, Damaged, spans
 
-from ..errors import SampleError, damaged
 from .crc32c import crc32c, crc32c_of_all, masked
+from .errors import SampleError, damaged
 from .format import BLOCK, LARGEST, Counted, StreamFormat, is_packed
 from .frames import count_frames, equal_frames
 from .packed import FLOATS, LONGS, columns, joined, stacked

@@ -269,7 +269,7 @@ class Execution:
             note_image(self.run, self.backend.image, self.screen.say)
             self.screen.say(f"{self.run.name}: {_where(self.job, self.backend.place)}, in {shown(self.run.folder)}")
             if self.job.upload:
-                from ..files.s3 import check_output
+                from ..files.fetching.s3 import check_output
 
                 check_output(self.job.upload, self.run.name, self.environ)
             if any(channel.remote for channel in self.job.channels):
@@ -363,7 +363,7 @@ class Execution:
         return Finished(run, verdict, metrics, archives)
 
     def _upload(self, archives: tuple[Archive, Archive]) -> str:
-        from ..files.s3 import archives_to
+        from ..files.fetching.s3 import archives_to
 
         self.screen.say(f"uploading to {self.job.upload}")
         there = [archive for archive in archives if archive.path]

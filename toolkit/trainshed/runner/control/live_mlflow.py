@@ -1,6 +1,6 @@
 """Sends a run to MLflow while it runs, where the job's own environment names one (MLFLOW_TRACKING_URI).
 
-A process of its own sends (`trainshed.tracking.mlflow_live`): a server that is slow, down or broken costs what it would have
+A process of its own sends (`trainshed.studio.tracking.mlflow_live`): a server that is slow, down or broken costs what it would have
 been told, never the training. It says one line for each thing that it has to tell:
 
     run ID           the run in MLflow is there; ranks get its id as MLFLOW_RUN_ID, so that a script's own calls add to it
@@ -58,7 +58,7 @@ class LiveMlflow:
         experiment = self._own.get(EXPERIMENT) or self._job.name
         try:
             self._process = subprocess.Popen(
-                isolated("trainshed.tracking.mlflow_live", run.folder, experiment),
+                isolated("trainshed.studio.tracking.mlflow_live", run.folder, experiment),
                 env={**kept, **patience, **self._own},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

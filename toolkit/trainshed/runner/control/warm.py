@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from trainshed.base.units import duration
 
+from ..files import warm_keeper as keeper
 from ..files.owner import give_all
 from ..files.run import Run
-from ..files.warm import keeper
-from ..files.warm.pool import Pool, Shape, Standing, every, make, pools_folder, sweep, take
+from ..files.warm_pool import Pool, Shape, Standing, every, make, pools_folder, sweep, take
 from ..job.job import Job
 from ..places import Backend
 from ..places.cleanup import containers

@@ -14,10 +14,10 @@ from trainshed.observe.bottleneck import verdict_of
 from trainshed.observe.place import profiler_folder
 from trainshed.observe.steps import PHASES, RankSteps, read_steps
 from trainshed.observe.system import read_system
-from trainshed.pages.curves import groups
-from trainshed.pages.facts import mapping, read_attempts, words
-from trainshed.pages.scale import short
-from trainshed.pages.timeline import instant, paused
+from trainshed.studio.pages.curves import groups
+from trainshed.studio.pages.facts import mapping, read_attempts, words
+from trainshed.studio.pages.scale import short
+from trainshed.studio.pages.timeline import instant, paused
 
 from ..state.outputs import attempts_of
 from ..state.stored import Stored

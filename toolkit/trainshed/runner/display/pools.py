@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from trainshed.base.errors import one_line
 from trainshed.base.units import duration, size
 
-from ..files.warm.pool import Standing, size_of
+from ..files.warm_pool import Standing, size_of
 from .columns import in_columns
 
 

@@ -21,7 +21,7 @@ from trainshed.base.errors import TrainshedError
 from ..job.job import S3, Channel
 
 if TYPE_CHECKING:
-    from .s3 import Bucket
+    from .fetching.s3 import Bucket
 
 REF = "-ref"
 _AT_ONCE = 8  # objects that are fetched
@@ -107,7 +107,7 @@ class _Fetching:
             return file.read()
 
     def _object(self, uri: str) -> bytes:
-        from .s3 import Bucket
+        from .fetching.s3 import Bucket
 
         with self._lock:
             self._bucket = self._bucket or Bucket(uri, self._environ)

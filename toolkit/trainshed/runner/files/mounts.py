@@ -24,7 +24,7 @@ from trainshed.machine import mountpoints
 from trainshed.machine.processes import stat_fields
 
 from ..job.job import Channel
-from . import rclone
+from .fetching import rclone
 from .fetching.items import Item
 from .run import Run
 

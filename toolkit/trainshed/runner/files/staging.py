@@ -83,8 +83,8 @@ def _show(channel: Channel, environ: Mapping[str, str], mounts: Mounts | None, b
     if obstacle := mounts.obstacle():
         raise NotMounted(obstacle)
     if channel.path.startswith(S3):
-        from .rclone import reach_s3
-        from .s3 import Bucket
+        from .fetching.rclone import reach_s3
+        from .fetching.s3 import Bucket
 
         bucket = Bucket(channel.path, environ)
         items = bucket.objects(channel.s3_type)
@@ -111,7 +111,7 @@ def _fetch(
     from .fetching.bring import Way, bring_all
     from .fetching.kept import find_cache
     from .fetching.sources import listed
-    from .warm.pool import channels_of
+    from .warm_pool import channels_of
 
     say(f"downloading {channel.path} for the channel {channel.name}")
     source, items = listed(channel, environ)
@@ -145,7 +145,7 @@ def _dealt(run: Run, channel: Channel, members: list[Member]) -> Iterator[tuple[
 def _stage_manifest(run: Run, channel: Channel, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Each host gets the lines that it will be sent."""
     if channel.remote:
-        from .s3 import Bucket
+        from .fetching.s3 import Bucket
 
         say(f"downloading {channel.path} for the channel {channel.name}")
         text = Bucket(channel.path, environ).read()

@@ -10,7 +10,7 @@ from typing import Any
 from trainshed.base.errors import TrainshedError, shorten
 from trainshed.base.secrets import mask_text
 
-from .. import rclone
+from . import rclone
 from .items import Item, Passing
 
 LIMIT = 600.0  # seconds for a range, and without output for a list

@@ -26,8 +26,8 @@ def listed(channel: Channel, environ: Mapping[str, str]) -> tuple[Source, list[I
         TrainshedError: it cannot be listed, or there is nothing.
     """
     if channel.path.startswith(S3):
-        from ..s3 import Bucket
         from .from_s3 import Objects
+        from .s3 import Bucket
 
         return Objects(environ), Bucket(channel.path, environ).objects(channel.s3_type)
     if channel.path.startswith(("http://", "https://")):

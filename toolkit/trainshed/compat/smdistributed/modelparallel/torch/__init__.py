@@ -20,7 +20,8 @@ from trainshed.parallel.record.subject import recording
 from trainshed.parallel.start import is_initialized, partition, set_tensor_parallelism
 from trainshed.parallel.start import tensor_parallelism as _tensor_parallelism
 
-from . import model, nn, optimizers, state_mod, transformers_support, unserved, utils
+from ... import unserved
+from . import model, nn, optimizers, state_mod, transformers_support, utils
 from .checkpoint import load, resume_from_checkpoint, save, save_checkpoint
 from .model import (
     DistributedModel,

@@ -12,7 +12,7 @@ from torch import nn
 
 from trainshed.parallel.errors import NotServed
 
-from ..unserved import ALTERNATIVES
+from ....unserved import ALTERNATIVES
 from . import huggingface
 
 FusedLayerNorm = nn.LayerNorm

@@ -1,0 +1,118 @@
+"""A channel in Pipe mode: batches as they come through the pipe."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from contextlib import closing
+
+from trainshed.base.voice import tell
+
+from .channels import place_of_rank
+from .formats.errors import DataError, SampleError, placed
+from .formats.format import StreamFormat
+from .pipe_epochs import Epochs
+from .pipe_rounds import part, rounds
+from .pipe_sharing import Seat, batches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+    from .channels import ChannelFacts
+    from .formats.format import Format
+    from .pipe_loading import StreamLoader
+
+# Variables that say a rank's number on its host, and how many there are: torchrun's and ours; Open MPI's.
+_LOCAL = (
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+)
+
+
+class Stream:
+    """The samples of a channel in Pipe mode. Each `loader` reads the epochs that no other has read."""
+
+    def __init__(self, facts: ChannelFacts, form: Format, environ: Mapping[str, str] | None = None) -> None:
+        if not isinstance(form, StreamFormat):
+            raise DataError(
+                f"{form.name} cannot be read in Pipe mode: it is not a stream",
+                hint="give the channel input_mode File or FastFile",
+            )
+        self.name, self.format, self._facts = f"the channel {facts.name}", form, facts
+        self._environ = os.environ if environ is None else environ
+        self._epochs = Epochs(facts.name, facts.path, tell)
+        self._opened = 0
+
+    def loader(self, batch_size: int, **options: Any) -> StreamLoader:
+        """Batches for this rank: see `StreamLoader`, whose arguments these are."""
+        from .pipe_loading import StreamLoader
+
+        return StreamLoader(self, batch_size, **options)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The samples of the next epoch, all of them, in a job with one rank a host.
+
+        Raises:
+            DataError: several ranks of this host would have to share the pipe.
+        """
+        seat = self._seat()
+        if seat.local_world > 1:
+            raise DataError(f"{self.name} is one pipe for {seat.local_world} ranks of this host", hint="use loader(...)")
+        for path, offset, number, record in self._placed(threading.Event()):
+            try:
+                yield self.format.sample(record)
+            except SampleError as error:
+                raise placed(error, path, number, offset) from error
+
+    def rounds(self, batch_size: int, skip: int) -> Iterator[Sequence[Any]]:
+        """The records of this rank's batches of the next epoch, without the first `skip`."""
+        rank, world = place_of_rank(self._environ)
+        seat = self._seat()
+        first = rank - seat.local_rank  # hosts have successive ranks
+        if self._facts.sharded:  # each host has other records, and shares them among its own ranks
+            first, world = 0, seat.local_world
+        ranks = range(seat.local_world)
+
+        def parts(over: threading.Event) -> Iterator[dict[int, Sequence[Any]]]:
+            for found in rounds(self._records(over), world, batch_size, skip):
+                yield {local: part(found, first + local, world, batch_size) for local in ranks}
+
+        return batches(seat, parts)
+
+    @property
+    def reshuffled(self) -> bool:
+        """Whether an epoch that is read again comes in another order."""
+        return self._facts.shuffled
+
+    def _records(self, over: threading.Event) -> Iterator[Any]:
+        return (record for *_, record in self._placed(over))
+
+    def _placed(self, over: threading.Event) -> Iterator[tuple[str, int, int, Any]]:
+        """(path of the pipe, where the record begins in it, number of the record, record)."""
+        path, pipe = self._epochs.open(over)
+        with closing(pipe):
+            for number, (offset, record) in enumerate(self.format.split(pipe, path)):  # type: ignore[arg-type]
+                yield path, offset, number, record
+
+    def _seat(self) -> Seat:
+        environ = self._environ
+        given = [(environ.get(rank, ""), environ.get(size, "")) for rank, size in _LOCAL]
+        said = next((one for one in given if all(one)), None)
+        if said is None and place_of_rank(environ)[1] > 1:
+            raise DataError(
+                f"{self.name} is one pipe for all ranks of a host, and nobody says which they are",
+                hint="set LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun and trainshed do",
+            )
+        try:
+            local, world = map(int, said or ("0", "1"))
+        except ValueError:
+            local, world = 0, 1
+        job = f"{environ.get('MASTER_ADDR')} {environ.get('MASTER_PORT')} {self._facts.path} {self._opened}"
+        return Seat(local, world, hashlib.sha256(job.encode()).hexdigest()[:16])
+
+    def begun(self) -> None:
+        """Counts the epochs that this process has begun, as all ranks do."""
+        self._opened += 1

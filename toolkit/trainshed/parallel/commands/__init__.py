@@ -1,0 +1,1 @@
+"""The commands of this wing, a file each, named as the command."""

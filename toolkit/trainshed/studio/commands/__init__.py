@@ -1,0 +1,1 @@
+"""The commands of the studio, a file each, named as the command."""
