@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trainshed.data import folder
 from trainshed.data.dataset import Files
-from trainshed.data.formats.errors import SampleError
+from trainshed.data.errors import SampleError
 from trainshed.data.loader import Loader
 
 IMAGE_KEYS = tuple(ending.removeprefix(".") for ending in _images.IMAGE_FILES)

@@ -10,7 +10,7 @@ import os
 import sys
 
 from trainshed.data.channels import ChannelFacts
-from trainshed.data.formats.errors import DataError
+from trainshed.data.errors import DataError
 from trainshed.data.formats.recordio import RecordIO
 from trainshed.data.pipe_stream import Stream
 

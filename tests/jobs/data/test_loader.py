@@ -13,7 +13,7 @@ import pytest
 
 from support.lazy import Lazy
 from trainshed.data.dataset import Files
-from trainshed.data.formats.errors import DataError
+from trainshed.data.errors import DataError
 from trainshed.data.formats.recordio import MAGIC, RecordIO
 
 torch = Lazy("torch")

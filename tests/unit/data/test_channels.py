@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.data.channels import facts_of, files_of, place_of_rank
-from trainshed.data.formats.errors import DataError
+from trainshed.data.errors import DataError
 
 ENVIRON = {
     "SM_CHANNELS": '["train", "eval-1"]',

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.data.formats.errors import DataError
+from trainshed.data.errors import DataError
 from trainshed.data.formats.format import Counted, Format
 from trainshed.data.index import counts_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 
 from .errors import EXIT_USER, TrainshedError
 
@@ -17,6 +18,11 @@ WINGS = {
     "compiler": "the compiler",
     "compat": "other libraries' names",
 }
+
+
+def has_wing(name: str) -> bool:
+    """Whether a wing is installed: a name in `WINGS`."""
+    return find_spec(f"trainshed.{name}") is not None
 
 
 def module_of_wing(name: str, what: str) -> ModuleType:

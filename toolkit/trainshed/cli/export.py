@@ -7,6 +7,7 @@ import os
 from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS
+from trainshed.base.wings import module_of_wing
 
 from . import say
 from .parser import Parser
@@ -82,9 +83,8 @@ def _add_runs(places: Any) -> None:
 def run(options: Namespace) -> int:
     """Prints the job for the place, or hands on runs; returns the exit status. Raises TrainshedError."""
     if options.place in ("csv", "tensorboard", "mlflow"):
-        from trainshed.studio.commands.export_runs import run as hand_on
-
-        return hand_on(options)
+        status: int = module_of_wing("studio.commands.export_runs", f"export {options.place}").run(options)
+        return status
     if options.place == "algorithm":
         from trainshed.algorithms.request import create_algorithm
         from trainshed.algorithms.shelf import find

@@ -218,6 +218,11 @@ class Attempts:
         host = self._planned.cluster.current_host
         if not rules:
             return []
+        from trainshed.base.wings import has_wing
+
+        if not has_wing("studio"):
+            self._voice.say("warning: no rules watch this job: trainshed.studio is not installed")
+            return []
         folders = {"output": job.paths.output, "profiler": job.profiler_folder, "code": folder}
         return [RulesWatch(rules, folders, host, self._notices, self._voice.say)]
 

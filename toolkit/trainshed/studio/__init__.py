@@ -1,1 +1,1 @@
-"""The studio: what people look at and repeat. Pages, the catalogue of runs, models, rules, tuning jobs, pipelines of steps."""
+"""The studio: pages, the catalogue of runs, models, rules, tuning jobs, pipelines of steps."""

@@ -28,6 +28,11 @@ def write_report(paths: Paths, record: RunRecord, voice: Voice, *, stopped: bool
         return
     import subprocess
 
+    from trainshed.base.wings import has_wing
+
+    if not has_wing("studio"):
+        return
+
     seconds = STOPPED_SECONDS if stopped else SECONDS
     command = isolated("trainshed.studio.pages", paths.output, paths.output_data, str(seconds))
     try:

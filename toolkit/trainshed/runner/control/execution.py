@@ -363,11 +363,11 @@ class Execution:
         return Finished(run, verdict, metrics, archives)
 
     def _upload(self, archives: tuple[Archive, Archive]) -> str:
-        from ..files.fetching.s3 import archives_to
+        from ..files.collect import upload
 
         self.screen.say(f"uploading to {self.job.upload}")
         there = [archive for archive in archives if archive.path]
-        uris = archives_to(self.job.upload, self.run.name, there, self.environ)
+        uris = upload(self.job.upload, self.run.name, there, self.environ)
         return dict(zip((archive.path for archive in there), uris, strict=True)).get(archives[0].path, "")
 
 

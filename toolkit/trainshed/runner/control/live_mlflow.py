@@ -1,6 +1,6 @@
 """Sends a run to MLflow while it runs, where the job's own environment names one (MLFLOW_TRACKING_URI).
 
-A process of its own sends (`trainshed.studio.tracking.mlflow_live`): a server that is slow, down or broken costs what it would have
+A process of its own sends (`studio.tracking.mlflow_live`): a server that is slow, down or broken costs what it would have
 been told, never the training. It says one line for each thing that it has to tell:
 
     run ID           the run in MLflow is there; ranks get its id as MLFLOW_RUN_ID, so that a script's own calls add to it
@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from trainshed.base.errors import visible
 from trainshed.base.secrets import mask_text
+from trainshed.base.wings import has_wing
 from trainshed.machine.isolation import isolated
 from trainshed.machine.streams import read_block
 
@@ -51,6 +52,9 @@ class LiveMlflow:
     def start(self, run: Run) -> None:
         """Starts the process, where the job asks for it."""
         if not self._own.get(ADDRESS):
+            return
+        if not has_wing("studio"):
+            self._say("warning: nothing is sent to MLflow: trainshed.studio is not installed")
             return
         # Of the runner's own variables those of another MLflow would mix with the job's.
         kept = {name: value for name, value in self._environ.items() if not name.startswith("MLFLOW_")}

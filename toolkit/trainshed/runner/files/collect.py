@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainshed.base.errors import EXIT_USER, some
@@ -57,6 +57,18 @@ def collect(run: Run, verdict: Verdict, progress: Progress = lambda _: None) -> 
     progress("hashing the model")
     note_model(run, model.path, model.sha256)
     return model, output
+
+
+def upload(prefix: str, run_name: str, archives: Iterable[Archive], environ: Mapping[str, str]) -> list[str]:
+    """Uploads archives to `<prefix>/<run>/output/`, as the platform does, each verified; returns their URIs.
+
+    Raises:
+        TrainshedError, OSError: as `Bucket.upload`.
+    """
+    from .fetching.s3 import Bucket
+
+    bucket = Bucket(f"{prefix}/{run_name}/output", environ)
+    return [bucket.upload(one.path, os.path.basename(one.path), one.sha256) for one in archives]
 
 
 def settled(verdict: Verdict, archives: Iterable[Archive]) -> Verdict:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from trainshed.base import s3
 from trainshed.base.errors import TrainshedError
 
-from ..collect import Archive
 from .items import Item
 
 LARGEST_MANIFEST = 64 << 20  # bytes
@@ -129,17 +127,7 @@ class _Errors:
 
 
 def check_output(prefix: str, run_name: str, environ: Mapping[str, str]) -> None:
-    """Whether `archives_to` will be allowed to upload. Raises TrainshedError: boto3 is missing, or S3 refuses."""
+    """Whether `collect.upload` will be allowed to upload. Raises TrainshedError: boto3 is missing, or S3 refuses."""
     bucket = Bucket(f"{prefix}/{run_name}/output/model.tar.gz", environ)
     with _Errors(bucket.uri):
         s3.check_writable(bucket.client, bucket.bucket, bucket.key)
-
-
-def archives_to(prefix: str, run_name: str, archives: Iterable[Archive], environ: Mapping[str, str]) -> list[str]:
-    """Uploads archives to `<prefix>/<run>/output/`, as the platform does, each verified; returns their URIs.
-
-    Raises:
-        TrainshedError, OSError: as `Bucket.upload`.
-    """
-    bucket = Bucket(f"{prefix}/{run_name}/output", environ)
-    return [bucket.upload(one.path, os.path.basename(one.path), one.sha256) for one in archives]

@@ -62,7 +62,7 @@ def pinned(address: str, environ: Mapping[str, str]) -> str:
 
 
 def _model_store() -> ModuleType:
-    return module_of_wing("models.channel_source", f"a channel from {MODEL}")
+    return module_of_wing("studio.models.channel_source", f"a channel from {MODEL}")
 
 
 def _patiently(channel: Channel, work: Callable[[], Value]) -> Value:
