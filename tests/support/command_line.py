@@ -9,13 +9,12 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from trainshed.cli import main
+from trainshed.cli import main, parser
 from trainshed.cli.parser import Parser
 from trainshed.runner.job import flags
 from trainshed.runner.job.job import Job
@@ -80,9 +79,7 @@ def _standard_streams(out: int, error: int) -> Iterator[None]:
 
 def parser_of(command: str) -> Parser:
     """The parser of a command."""
-    parser = Parser(prog=f"trainshed {command}")
-    import_module(f"trainshed.cli.{command.replace('-', '_')}").add_arguments(parser)
-    return parser
+    return parser.parser_of(command)[1]
 
 
 def options_of(command: str, arguments: list[str]) -> Namespace:

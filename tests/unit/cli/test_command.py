@@ -2,21 +2,77 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
 import pytest
 
 import trainshed
+from support.command_line import parser_of
+from support.offenders import check_each
 from support.runner_project import Project
 from trainshed import cli
-from trainshed.cli import COMMANDS, help_text
+from trainshed.cli import COMMANDS, FAMILIES, RUNS, SCREEN
+from trainshed.cli.tune import VERBS
 
 
-def test_every_command_is_in_the_help() -> None:
-    lines = help_text().splitlines()
-    assert [line.split()[0] for line in lines if line.startswith("  ")][: len(COMMANDS)] == list(COMMANDS)
+def test_the_first_screen_has_fourteen_commands_and_the_families_on_24_lines(project: Project) -> None:
+    text = project.command("--help").stdout
+    lines = text.splitlines()
+    assert len(lines) < 24 and max(map(len, lines)) <= 80  # one is left for the prompt
+    assert sum(map(len, SCREEN.values())) == 14 and len(SCREEN) == 4
+    words = [word for line in lines[2:] for word in line.removeprefix("look after").split()]
+    for name in [*sum(SCREEN.values(), ()), *FAMILIES]:
+        assert name in words
+    assert project.command().stdout == project.command("help").stdout == text
+
+
+def test_every_command_is_in_the_full_help(project: Project) -> None:
+    lines = project.command("help", "--all").stdout.splitlines()
+    listed = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert set(COMMANDS) <= listed
     assert max(map(len, lines)) <= 80
+
+
+def test_help_of_a_command_is_its_help(project: Project) -> None:
+    asked = project.command("help", "runs", "ls").stdout
+    assert asked.startswith("usage: trainshed runs ls ")
+    assert asked == project.command("runs", "ls", "--help").stdout
+
+
+def test_the_first_screen_names_the_commands_of_each_family() -> None:
+    def check(family: str) -> None:
+        known = set(RUNS) if family == "runs" else set(verbs_of(parser_of(family)))
+        named = set(FAMILIES[family].split("|")) - {"TUNE.yaml"}
+        assert named == known
+
+    check_each([family for family in FAMILIES if family != "tune"], check)
+    assert FAMILIES["tune"] == "TUNE.yaml|" + "|".join(VERBS)
+
+
+def verbs_of(parser: argparse.ArgumentParser) -> list[str]:
+    """The words of which the first argument of a command is one."""
+    return next(
+        list(action.choices) for action in parser._actions if action.choices is not None and not action.option_strings
+    )
+
+
+def test_a_command_about_runs_is_the_same_with_and_without_the_family(project: Project) -> None:
+    def check(name: str) -> None:
+        short, long = (project.command(*words, name, "--help") for words in ((), ("runs",)))
+        assert (short.status, long.status) == (0, 0)
+        assert long.stdout.startswith(f"usage: trainshed runs {name} ")
+        assert "".join(long.stdout.replace(f"trainshed runs {name}", f"trainshed {name}").split()) == "".join(
+            short.stdout.split()
+        )
+
+    check_each(RUNS, check)
+    done = project.command("runs", "ls", "--colour")
+    assert done.stderr == (
+        "trainshed runs ls: does not take '--colour' (did you mean '--columns'?); see `trainshed runs ls --help`\n"
+    )
+    assert "'sl' must be one of ls, show" in project.command("runs", "sl").stderr
 
 
 def test_the_version_is_printed(project: Project) -> None:

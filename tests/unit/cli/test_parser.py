@@ -59,7 +59,8 @@ def test_an_unknown_flag_is_refused_in_one_line(capsys: pytest.CaptureFixture[st
         assert line.startswith(f"trainshed {command}: does not take '--colour'")
         assert line.endswith(f"; see `trainshed {command} --help`")
 
-    check_each(PARSED, check_command)
+    # What these read are the words of another command.
+    check_each([name for name in PARSED if name not in ("runs", "completion")], check_command)
 
 
 @pytest.mark.parametrize("flag", ["--channel", "--grace", "--name"])

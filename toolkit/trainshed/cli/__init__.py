@@ -3,6 +3,7 @@
 Each command is a file here, named as the command, with two functions: `add_arguments(parser)` and
 `run(options)`, which returns the exit status. `--help` calls the first one alone, so a file imports
 what its command needs inside `run`. To add a command, add its file and its line in `COMMANDS`.
+`trainshed --help` shows the commands in `SCREEN` and the families; `trainshed help --all` shows all.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import sys
 from trainshed.base.errors import EXIT_INTERNAL, EXIT_JOB, EXIT_USER, TrainshedError, did_you_mean, one_line, visible
 from trainshed.contract.wire.variables import LOG_LEVEL
 
-# Command -> (arguments, what it does), in the order of `trainshed --help`.
+# Command -> (arguments, what it does), in the order of `trainshed help --all`.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("[SCRIPT]", "write a job file and a Dockerfile beside a script"),
-    "run": ("JOB.yaml|SCRIPT", "run a training job here, or submit it to Slurm"),
+    "init": ("[SCRIPT]", "write a job file and a Dockerfile for a script"),
+    "run": ("JOB.yaml|SCRIPT", "run a training job here or on a cluster"),
     "tune": ("TUNE.yaml", "search a job's hyperparameters"),
     "steps": ("run PIPELINE.yaml", "run jobs that depend on each other"),
     "models": ("ls|add|get ...", "keep versions of models, with stages and cards"),
@@ -54,7 +55,28 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cache": ("ls|rm|prune", "what was fetched for channels, kept for other runs"),
     "checkpoints": ("COMMAND FOLDER", "list, verify, prune and convert checkpoints"),
     "plan": ("SCRIPT", "profile a model and write its pipeline plan"),
+    "runs": ("ls|show|diff ...", "search, compare, tag, repeat and remove runs"),
+    "completion": ("bash|zsh|fish", "print completion for a shell"),
 }
+# The first screen: group -> its commands.
+SCREEN = {
+    "run": ("init", "run", "demo", "algorithms"),
+    "look": ("ps", "status", "logs", "watch", "report", "ui"),
+    "repeat": ("resume", "rerun"),
+    "look after": ("stop", "doctor"),
+}
+# Commands that have commands of their own, with those that the first screen names.
+FAMILIES = {
+    "runs": "ls|show|diff|tag|note|rm|clone|rerun|lineage|compare",
+    "tune": "TUNE.yaml|status|stop|report",
+    "steps": "run|status|show|stop",
+    "models": "add|ls|show|tag|get|rm|verify",
+    "export": "kubernetes|sagemaker|algorithm|csv|tensorboard|mlflow",
+    "cache": "ls|rm|prune",
+    "checkpoints": "list|verify|prune|convert",
+}
+# `trainshed runs ls` and `trainshed ls` are the same command.
+RUNS = tuple(FAMILIES["runs"].split("|"))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,7 +87,10 @@ def main(argv: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("--help", "-h", "help"):
-        print(help_text(), end="")
+        words = arguments[1:] if arguments[:1] == ["help"] else []
+        if words and words[0] in COMMANDS:
+            return main([*words, "--help"])
+        print(full_help_text() if words == ["--all"] else help_text(), end="")
         return 0
     if arguments[0] in ("--version", "-V", "version"):
         from trainshed import __version__
@@ -122,35 +147,59 @@ def _has_folder() -> bool:
     return True
 
 
-def dispatch(command: str, arguments: list[str]) -> int:
-    """Runs one command of `COMMANDS`; returns its exit status. Raises what the command raises."""
+def dispatch(command: str, arguments: list[str], family: str = "") -> int:
+    """Runs one command of `COMMANDS`; returns its exit status. Raises what the command raises.
+
+    Args:
+        command: its name.
+        arguments: the words after it.
+        family: the word before it, for messages: `runs` in `trainshed runs ls`.
+    """
     if command == "train":  # reads its own words: it has no time for argparse
         from trainshed.container.main import main as train
 
         return train(arguments)
-    from importlib import import_module
+    from .parser import parser_of
 
-    from .parser import Parser
-
-    module = import_module(f"{__name__}.{command.replace('-', '_')}")
-    parser = Parser(prog=f"trainshed {command}")
-    module.add_arguments(parser)
+    module, parser = parser_of(command, family)
     status: int = module.run(parser.read(arguments))
     return status
 
 
 def help_text() -> str:
-    """What `trainshed --help` prints."""
-    lines = ["usage: trainshed COMMAND ...", ""]
-    for name, (words, summary) in COMMANDS.items():
-        lines.append(f"  {f'{name} {words}'.rstrip():<26} {summary}")
+    """What `trainshed --help` prints: one screen."""
+    lines = ["usage: trainshed COMMAND ... (COMMAND --help: arguments; help --all: the rest)", ""]
+    for group, names in SCREEN.items():
+        lines += _under(group, [_line(name, 20) for name in names])
+    lines += _under("families", [f"{name:<12} {words}" for name, words in FAMILIES.items()])
+    return "\n".join(lines) + "\n"
+
+
+def full_help_text() -> str:
+    """What `trainshed help --all` prints: every command, in groups."""
+    shown = {name for names in SCREEN.values() for name in names}
+    more = [name for name in COMMANDS if name not in {*shown, *FAMILIES, *RUNS}]
+    groups = {**SCREEN, "families": FAMILIES, "also as runs COMMAND": RUNS, "more": more}
+    lines = ["usage: trainshed COMMAND ..."]
+    for title, names in groups.items():
+        lines += ["", f"{title}:", *(f"  {_line(name)}" for name in names)]
     lines += [
         "",
         f"  {'COMMAND --help':<26} print what a command takes",
         f"  {'--version':<26} print the version",
-        f"  {'--help':<26} print this",
+        f"  {'--help':<26} print the commands for every day",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _line(name: str, width: int = 26) -> str:
+    words, summary = COMMANDS[name]
+    return f"{f'{name} {words}'.rstrip():<{width}} {summary}"
+
+
+def _under(title: str, lines: list[str]) -> list[str]:
+    """Lines with their title at the left of the first."""
+    return [f"{'' if number else title:<11}{line}" for number, line in enumerate(lines)]
 
 
 def _defect(error: Exception) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any, NoReturn
 
 from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean, one_line
@@ -50,13 +51,18 @@ class Parser(argparse.ArgumentParser):
         """
         self._negative_number_matcher = re.compile(r"-[^-].*", re.DOTALL)
 
+    def take_lines(self) -> None:
+        """Prints the description as its lines are, not as one paragraph."""
+        self.formatter_class = argparse.RawDescriptionHelpFormatter
+
     def error(self, message: str) -> NoReturn:
         """Ends the program with one line and status 2."""
         self.exit(EXIT_JOB, f"{self.prog}: {one_line(message)}; see `{self.prog} --help`\n")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """The value of an argument. Python before 3.13 drops the one of `--flag=--`, and gives [] instead."""
-        if not action.option_strings and "" in arg_strings:  # `trainshed stop "$RUN"` must not stop just any run
+        if not action.option_strings and "" in arg_strings and action.nargs != argparse.REMAINDER:
+            # `trainshed stop "$RUN"` must not stop just any run
             raise argparse.ArgumentError(action, "is empty: is a variable not set?")
         if not action.option_strings or arg_strings != ["--"]:
             return super()._get_values(action, arg_strings)
@@ -80,3 +86,21 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):
                 chosen = action.choices.get(getattr(options, action.dest))
                 yield from chosen._flags(options) if isinstance(chosen, Parser) else ()
+
+
+def parser_of(command: str, family: str = "") -> tuple[ModuleType, Parser]:
+    """A command's module, and its parser.
+
+    Args:
+        command: a command of `COMMANDS` but `train`.
+        family: the word before it, which messages and usage repeat.
+    """
+    from importlib import import_module
+
+    module = import_module(f"{__package__}.{command.replace('-', '_')}")
+    name = f"{family} {command}".lstrip()
+    parser = Parser(prog=f"trainshed {name}")
+    module.add_arguments(parser)
+    if family and parser.usage:
+        parser.usage = parser.usage.replace(f"trainshed {command}", f"trainshed {name}")
+    return module, parser
