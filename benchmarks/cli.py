@@ -50,9 +50,9 @@ def main() -> int:
 def command_names() -> list[str]:
     """The commands that there are, asked of this checkout."""
     sys.path.insert(0, str(TOOLKIT))
-    from trainshed.cli import COMMANDS
+    from trainshed.cli.commands import all_commands
 
-    return list(COMMANDS)
+    return list(all_commands())
 
 
 def timed(command: list[str]) -> float:

@@ -9,7 +9,7 @@ import sys
 from support.command_line import answer
 from support.paths import TOOLKIT
 from support.runner_project import Project
-from trainshed.cli import COMMANDS
+from trainshed.cli.commands import all_commands
 
 SHORT = [[], ["--help"], ["--version"]]
 SLOW = ["torch", "yaml", "docker", "boto3", "numpy", "psutil"]
@@ -40,8 +40,8 @@ def loaded(*commands: tuple[list[str], list[str]], cwd: object = None) -> dict[s
 
 def test_help_loads_nothing_that_is_slow_and_the_short_answers_load_less_still() -> None:
     short = [(arguments, [*SLOW, "dataclasses", "asyncio"]) for arguments in SHORT]
-    found = loaded(*short, *(([name, "--help"], SLOW) for name in COMMANDS))
-    assert len(found) == 3 + len(COMMANDS) and not any(found.values()), found
+    found = loaded(*short, *(([name, "--help"], SLOW) for name in all_commands()))
+    assert len(found) == 3 + len(all_commands()) and not any(found.values()), found
 
 
 def test_running_a_job_never_loads_torch(project: Project) -> None:

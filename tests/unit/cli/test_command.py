@@ -13,8 +13,9 @@ from support.command_line import parser_of
 from support.offenders import check_each
 from support.runner_project import Project
 from trainshed import cli
-from trainshed.cli import COMMANDS, FAMILIES, RUNS, SCREEN
-from trainshed.cli.tune import VERBS
+from trainshed.cli import FAMILIES, RUNS, SCREEN
+from trainshed.cli.commands import all_commands
+from trainshed.studio.commands.tune import VERBS
 
 
 def test_the_first_screen_has_fourteen_commands_and_the_families_on_24_lines(project: Project) -> None:
@@ -31,7 +32,7 @@ def test_the_first_screen_has_fourteen_commands_and_the_families_on_24_lines(pro
 def test_every_command_is_in_the_full_help(project: Project) -> None:
     lines = project.command("help", "--all").stdout.splitlines()
     listed = {line.split()[0] for line in lines if line.startswith("  ")}
-    assert set(COMMANDS) <= listed
+    assert set(all_commands()) <= listed
     assert max(map(len, lines)) <= 80
 
 

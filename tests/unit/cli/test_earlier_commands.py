@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.command_line import parser_of
 from support.offenders import check_each
-from trainshed.cli import COMMANDS
+from trainshed.cli.commands import all_commands
 
 LINES = Path(__file__).with_name("earlier_commands.txt").read_text().splitlines()
 _COUNTS = {None: "{}", "?": "[{}]", "*": "[{}...]", "+": "{}...", argparse.REMAINDER: "{}..."}
@@ -46,4 +46,4 @@ def test_every_earlier_command_takes_what_it_took() -> None:
 def test_every_command_is_listed() -> None:
     listed = {line.partition(":")[0].split()[0] for line in LINES}
 
-    assert {*listed, "train", "runs", "completion"} == set(COMMANDS)
+    assert {*listed, "train", "runs", "completion"} == set(all_commands())

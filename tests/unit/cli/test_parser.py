@@ -8,11 +8,12 @@ import pytest
 
 from support.command_line import options_of, parser_of
 from support.offenders import check_each
-from trainshed.cli import COMMANDS, main
+from trainshed.cli import main
+from trainshed.cli.commands import all_commands
 from trainshed.cli.parser import UsageError
 from trainshed.cli.run import check
 
-PARSED = [name for name in COMMANDS if name != "train"]
+PARSED = [name for name in all_commands() if name != "train"]
 
 
 def error_of(command: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

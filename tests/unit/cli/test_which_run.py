@@ -13,7 +13,8 @@ import pytest
 from support.command_line import parser_of
 from support.offenders import check_each
 from trainshed.base.errors import TrainshedError
-from trainshed.cli import COMMANDS, main
+from trainshed.cli import main
+from trainshed.cli.commands import all_commands
 from trainshed.runner import api
 from trainshed.runner.files import layout
 from trainshed.runner.files.run import Run
@@ -73,7 +74,7 @@ def defaults() -> Iterator[tuple[str, bool]]:
             elif action.dest == "run" and action.nargs == "?":
                 yield words, parser.get_default("acts")
 
-    for command in COMMANDS:
+    for command in all_commands():
         if command != "train":
             yield from walk(command, parser_of(command))
 

@@ -1,8 +1,7 @@
 """`trainshed`: one word chooses the command, and only that command's modules are loaded.
 
-Each command is a file here, named as the command, with two functions: `add_arguments(parser)` and
-`run(options)`, which returns the exit status. `--help` calls the first one alone, so a file imports
-what its command needs inside `run`. To add a command, add its file and its line in `COMMANDS`.
+Each command is a module with two functions: `add_arguments(parser)` and `run(options)`, which returns the exit status.
+`--help` calls the first one alone, so a file imports what its command needs inside `run`. `commands` has the tables.
 `trainshed --help` shows the commands in `SCREEN` and the families; `trainshed help --all` shows all.
 """
 
@@ -14,50 +13,8 @@ import sys
 from trainshed.base.errors import EXIT_INTERNAL, EXIT_JOB, EXIT_USER, TrainshedError, did_you_mean, one_line, visible
 from trainshed.contract.wire.variables import LOG_LEVEL
 
-# Command -> (arguments, what it does), in the order of `trainshed help --all`.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("[SCRIPT]", "write a job file and a Dockerfile for a script"),
-    "run": ("JOB.yaml|SCRIPT", "run a training job here or on a cluster"),
-    "tune": ("TUNE.yaml", "search a job's hyperparameters"),
-    "steps": ("run PIPELINE.yaml", "run jobs that depend on each other"),
-    "models": ("ls|add|get ...", "keep versions of models, with stages and cards"),
-    "ps": ("", "list what runs here now"),
-    "ls": ("", "search all runs, past and present"),
-    "tag": ("RUN +TAG|-TAG", "give tags to runs, or take them away"),
-    "note": ("RUN [TEXT]", "add a note to a run"),
-    "show": ("[RUN]", "show everything about a run"),
-    "diff": ("RUN RUN", "show what differs between two runs"),
-    "status": ("[RUN]", "show the state of a run"),
-    "logs": ("[RUN]", "print what a run has printed"),
-    "attach": ("[RUN]", "watch a run until it ends"),
-    "watch": ("[RUN]", "show curves, machine and log of a run"),
-    "stop": ("[RUN]", "stop a run"),
-    "release": ("POOL ...", "remove warm pools"),
-    "resume": ("[RUN]", "continue a run from its checkpoints"),
-    "lineage": ("[RUN]", "show where a run comes from, and what came of it"),
-    "rerun": ("[RUN]", "make a run again: its code, data, packages"),
-    "clone": ("[RUN]", "print a job file that repeats a run"),
-    "rm": ("RUN ...", "remove runs"),
-    "schema": ("", "print the job file's JSON schema"),
-    "algorithms": ("", "list ready programs, which need no code"),
-    "describe": ("NAME", "show what a ready program takes and prints"),
-    "demo": ("", "train a small network in ten seconds, offline"),
-    "train": ("", "in a container: run the job that /opt/ml describes"),
-    "doctor": ("[FOLDER]", "check this machine or container, and its job"),
-    "check-image": ("IMAGE", "check a container image from outside"),
-    "export": ("PLACE JOB.yaml", "a job for kubernetes, sagemaker; runs for mlflow"),
-    "metrics": ("show|test", "show a run's metrics, or those in a log"),
-    "ui": ("", "serve a web page over the runs"),
-    "report": ("[RUN]", "write a run's report, one page"),
-    "profile": ("[RUN]", "record steps of a running job: operators, trace"),
-    "compare": ("RUN RUN ...", "compare throughput, loss, time and cost of runs"),
-    "data": ("show|bench PLACE", "what is in a channel, and how fast it is read"),
-    "cache": ("ls|rm|prune", "what was fetched for channels, kept for other runs"),
-    "checkpoints": ("COMMAND FOLDER", "list, verify, prune and convert checkpoints"),
-    "plan": ("SCRIPT", "profile a model and write its pipeline plan"),
-    "runs": ("ls|show|diff ...", "search, compare, tag, repeat and remove runs"),
-    "completion": ("bash|zsh|fish", "print completion for a shell"),
-}
+from .commands import all_commands, find
+
 # The first screen: group -> its commands.
 SCREEN = {
     "run": ("init", "run", "demo", "algorithms"),
@@ -88,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         words = arguments[1:] if arguments[:1] == ["help"] else []
-        if words and words[0] in COMMANDS:
+        if words and find(words[0]) is not None:
             return main([*words, "--help"])
         print(full_help_text() if words == ["--all"] else help_text(), end="")
         return 0
@@ -97,8 +54,8 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"trainshed {__version__}")
         return 0
-    if arguments[0] not in COMMANDS:
-        near = did_you_mean(arguments[0], COMMANDS)
+    if find(arguments[0]) is None:
+        near = did_you_mean(arguments[0], all_commands())
         known = f": {near}" if near else ""
         say(f"there is no command {arguments[0]!r}{known}; see `trainshed --help`")
         return EXIT_JOB
@@ -148,7 +105,7 @@ def _has_folder() -> bool:
 
 
 def dispatch(command: str, arguments: list[str], family: str = "") -> int:
-    """Runs one command of `COMMANDS`; returns its exit status. Raises what the command raises.
+    """Runs one command; returns its exit status. Raises what the command raises.
 
     Args:
         command: its name.
@@ -170,19 +127,19 @@ def help_text() -> str:
     """What `trainshed --help` prints: one screen."""
     lines = ["usage: trainshed COMMAND ... (COMMAND --help: arguments; help --all: the rest)", ""]
     for group, names in SCREEN.items():
-        lines += _under(group, [_line(name, 20) for name in names])
-    lines += _under("families", [f"{name:<12} {words}" for name, words in FAMILIES.items()])
+        lines += _under(group, [_line(name, 20) for name in names if find(name)])
+    lines += _under("families", [f"{name:<12} {words}" for name, words in FAMILIES.items() if find(name)])
     return "\n".join(lines) + "\n"
 
 
 def full_help_text() -> str:
     """What `trainshed help --all` prints: every command, in groups."""
     shown = {name for names in SCREEN.values() for name in names}
-    more = [name for name in COMMANDS if name not in {*shown, *FAMILIES, *RUNS}]
+    more = [name for name in all_commands() if name not in {*shown, *FAMILIES, *RUNS}]
     groups = {**SCREEN, "families": FAMILIES, "also as runs COMMAND": RUNS, "more": more}
     lines = ["usage: trainshed COMMAND ..."]
     for title, names in groups.items():
-        lines += ["", f"{title}:", *(f"  {_line(name)}" for name in names)]
+        lines += ["", f"{title}:", *(f"  {_line(name)}" for name in names if find(name))]
     lines += [
         "",
         f"  {'COMMAND --help':<26} print what a command takes",
@@ -193,8 +150,8 @@ def full_help_text() -> str:
 
 
 def _line(name: str, width: int = 26) -> str:
-    words, summary = COMMANDS[name]
-    return f"{f'{name} {words}'.rstrip():<{width}} {summary}"
+    command = all_commands()[name]
+    return f"{f'{name} {command.words}'.rstrip():<{width}} {command.summary}"
 
 
 def _under(title: str, lines: list[str]) -> list[str]:

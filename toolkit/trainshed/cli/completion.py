@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 from trainshed.base.errors import EXIT_SUCCESS, visible
 
-from . import COMMANDS, RUNS
+from . import RUNS
+from .commands import all_commands, find
 from .parser import Parser, parser_of
 
 SHELLS = {
@@ -74,8 +75,8 @@ def next_words(before: list[str], current: str) -> Iterable[str]:
         if not before:
             return RUNS
     if not before:
-        return [*COMMANDS, "help"]
-    if before[0] not in COMMANDS or before[0] == "train":
+        return [*all_commands(), "help"]
+    if find(before[0]) is None or before[0] == "train":
         return ()
     parser: argparse.ArgumentParser = parser_of(before[0])[1]
     for word in before[1:]:

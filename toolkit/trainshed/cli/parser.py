@@ -92,12 +92,20 @@ def parser_of(command: str, family: str = "") -> tuple[ModuleType, Parser]:
     """A command's module, and its parser.
 
     Args:
-        command: a command of `COMMANDS` but `train`.
+        command: any but `train`.
         family: the word before it, which messages and usage repeat.
+
+    Raises:
+        ValueError: there is none of that name.
     """
     from importlib import import_module
 
-    module = import_module(f"{__package__}.{command.replace('-', '_')}")
+    from .commands import find
+
+    found = find(command)
+    if found is None:
+        raise ValueError(f"there is no command {command!r}")
+    module = import_module(found.module)
     name = f"{family} {command}".lstrip()
     parser = Parser(prog=f"trainshed {name}")
     module.add_arguments(parser)

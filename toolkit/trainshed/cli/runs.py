@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from argparse import REMAINDER, Namespace
 
-from . import COMMANDS, RUNS, dispatch
+from . import RUNS, dispatch
+from .commands import all_commands
 from .parser import Parser
 
 
@@ -12,7 +13,8 @@ def add_arguments(parser: Parser) -> None:
     """The command line: a command, and the words that go to it."""
     parser.usage = "trainshed runs COMMAND ..."
     width = max(map(len, RUNS))
-    listed = "\n".join(f"  {name:<{width}}  {COMMANDS[name][1]}" for name in RUNS)
+    known = all_commands()
+    listed = "\n".join(f"  {name:<{width}}  {known[name].summary}" for name in RUNS if name in known)
     parser.take_lines()
     parser.description = f"Search, compare, tag, repeat and remove runs:\n\n{listed}"
     parser.epilog = "`trainshed runs COMMAND --help` prints what it takes. `trainshed COMMAND` is the same."

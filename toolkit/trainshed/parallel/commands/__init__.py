@@ -1,1 +1,6 @@
-"""The commands of this wing, a file each, named as the command."""
+"""The commands of this wing, a module each, named as the command."""
+
+# Command -> (arguments, what it does), as in `trainshed.cli.commands`.
+COMMANDS = {
+    "plan": ("SCRIPT", "profile a model and write its pipeline plan"),
+}
