@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -19,8 +19,26 @@ def module_files() -> list[Path]:
 
 
 def part_of(path: Path) -> str:
-    """The part of the house that a file belongs to: the package's folder, or a module of its own."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """The part of the house that a file belongs to: the package's folder, a room of a wing, or a module of its own."""
+    return part_named(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def part_named(names: Sequence[str]) -> str:
+    """The part of the house by the names below the package: `studio/ui`, `parallel`, `base`."""
+    whole = names[0] != "studio" and names[:2] != ("parallel", "commands")
+    return names[0] if whole else "/".join(names[:2]).removesuffix("/__init__")
+
+
+def folder_pairs() -> dict[str, set[str]]:
+    """Folders that import each other, as "a, b", each with what the one that knows less of the other imports from it."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for path, known in file_arrows().items():
+        for other in known:
+            if PACKAGE not in (path.parent, other.parent) and path.parent != other.parent:
+                here, there = (str(one.parent.relative_to(PACKAGE)) for one in (path, other))
+                found.setdefault((here, there), set()).add(f"{path.name} imports {other.relative_to(PACKAGE)}")
+    mutual = [pair for pair in found if pair[0] < pair[1] and pair[::-1] in found]
+    return {", ".join(pair): min(found[pair], found[pair[::-1]], key=len) for pair in mutual}
 
 
 def imported(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:

@@ -17,9 +17,11 @@ from support.import_graph import (
     circles,
     file_arrows,
     files_known_to,
+    folder_pairs,
     imported,
     module_files,
     names_known_to,
+    part_named,
     part_of,
     reverse_closure,
 )
@@ -32,64 +34,52 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # pytest brings it along
 
-# Inside the user's process: each wing knows itself and the ground floor.
-WINGS = ("checkpoint", "parallel", "compiler", "autopatch", "compat", "metrics", "observe", "rules", "data")
+# Each wing may be left out: the core loads what it has by name.
+WINGS = ("studio", "parallel", "compiler", "compat")
 GROUND = {"base", "contract"}
-_OWN_PARTS = (
-    "algorithms",
-    "ui",
-    "data",
-    "tune",
-    "steps",
-    "models",
-    "lineage",
-    "catalog",
-    "tracking",
-)  # known to their own commands
+RUNNER_PARTS = {*GROUND, "machine", "runner"}
+_STUDIO = {
+    f"studio/{room}" for room in ("ui", "pages", "catalogue", "lineage", "tracking", "models", "tune", "steps", "rules")
+}
 MAY_KNOW: dict[str, set[str]] = {
     "base": set(),
     "contract": {"base"},
     "machine": GROUND,
     "algorithms": GROUND,
     "container": {*GROUND, "machine", "metrics", "observe", "algorithms"},
-    "models": {*GROUND, "machine"},  # what a run says of its model comes from the runner, above
-    "runner": {
-        *GROUND,
-        "machine",
-        "metrics",
-        "observe",
-        "pages",
-        "models",
-        "algorithms",
-    },  # the container by its command alone
+    "runner": {*GROUND, "machine", "metrics", "observe", "algorithms"},  # the container by its command alone
     # Each command loads its own part.
-    "cli": {*GROUND, "machine", "runner", "container", "checkpoint", "parallel", "metrics", "observe", *_OWN_PARTS},
-    "ui": {*GROUND, "machine", "runner", "metrics", "observe", "pages"},  # above the runner, and known to its command alone
-    "catalog": {*GROUND, "machine", "runner", "metrics", "pages"},  # above the runner, and known to its commands alone
-    "tune": {
-        *GROUND,
-        "machine",
-        "runner",
-        "metrics",
-        "pages",
-        "algorithms",
-    },  # above the runner, and known to its command alone
-    "tracking": {*GROUND, "machine", "runner", "metrics"},  # likewise
-    "lineage": {*GROUND, "machine", "runner"},  # above the runner, and known to its commands alone
-    "steps": {*GROUND, "machine", "runner", "models", "tune"},  # above them, and known to its command alone
-    "pages": {*GROUND, "metrics", "observe", "parallel"},  # of parallel the order of a schedule's work alone
+    "cli": {*RUNNER_PARTS, "container", "checkpoint", "metrics", "observe", "algorithms", "data"},
     "__main__": {"cli"},
-    **{wing: GROUND for wing in WINGS},
-    "rules": {*GROUND, "metrics", "observe"},
+    # Inside the user's process each part knows itself and the ground.
+    **dict.fromkeys(("checkpoint", "autopatch", "metrics", "observe", "data", "compiler"), GROUND),
     "parallel": {*GROUND, "checkpoint", "machine"},  # its checkpoints go through the same engine
+    "parallel/commands": {*GROUND, "cli", "parallel"},
     "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
+    "studio": set(),
+    "studio/rules": {*GROUND, "metrics", "observe"},
+    "studio/pages": {*GROUND, "metrics", "observe", "parallel"},  # of parallel the order of a schedule's work alone
+    "studio/models": RUNNER_PARTS,
+    "studio/lineage": RUNNER_PARTS,
+    "studio/tracking": {*RUNNER_PARTS, "metrics"},
+    "studio/ui": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
+    "studio/catalogue": {*RUNNER_PARTS, "metrics", "studio/pages"},
+    "studio/compare": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
+    "studio/run_report": {*RUNNER_PARTS, "studio/pages"},
+    "studio/tune": {*RUNNER_PARTS, "metrics", "algorithms", "studio/pages"},
+    "studio/steps": {*RUNNER_PARTS, "studio/models", "studio/tune"},
+    "studio/commands": {*RUNNER_PARTS, *_STUDIO, "metrics", "algorithms", "cli", "studio/compare", "studio/run_report"},
+}
+# Folders that import each other, which this list may only lose.
+KNOW_EACH_OTHER = {
+    "compat/horovod_api/horovod/torch, compat/horovod_api/horovod/torch/elastic",  # Horovod's own folders
 }
 # The runner's rooms, each of which knows those before it.
 RUNNER = ("job", "files", "state", "display", "places", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
 LIGHT = (
-    *("base", "contract", "machine", "metrics", "observe", "pages", "container", "runner", "cli"),
-    *("algorithms", "tune", "steps", "lineage", "models", "catalog", "tracking"),
+    *("base", "contract", "machine", "metrics", "observe", "container", "runner", "cli", "algorithms"),
+    *(f"studio/{room}" for room in ("pages", "tune", "steps", "lineage", "models", "catalogue", "tracking", "commands")),
 )
 CORE_PACKAGES = {"psutil", "yaml"}  # what installing trainshed brings along
 NEVER_AT_START = {
@@ -123,9 +113,8 @@ def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
 
 def parts_known_to(path: Path) -> set[str]:
     """Other parts of the house that a file imports from, in whatever place."""
-    names = (name.split(".") for name in names_known_to(path) if name.split(".")[0] == "trainshed")
-    known = {name[1] for name in names if len(name) > 1 and name[1] != "__version__"}
-    return known - {part_of(path)}
+    names = (tuple(name.split(".")[1:]) for name in names_known_to(path) if name.split(".")[0] == "trainshed")
+    return {part_named(name) for name in names if name and name[0] != "__version__"} - {part_of(path)}
 
 
 # --- arrows ----------------------------------------------------------------------------------------------------------
@@ -168,6 +157,22 @@ def test_arrows_point_down_only() -> None:
     no_offenders(found, "a part must not import these others")
 
 
+def test_the_core_knows_no_wing() -> None:
+    core = [path for path in module_files() if path.relative_to(PACKAGE).parts[0] not in WINGS]
+    found = {shown(path): {part for part in parts_known_to(path) if part.split("/")[0] in WINGS} for path in core}
+
+    no_offenders(found, "the core loads what other wings have by name (base/wings.py), and works without")
+
+
+def test_no_two_folders_know_each_other() -> None:
+    found = folder_pairs()
+
+    no_offenders(
+        {pair: words for pair, words in found.items() if pair not in KNOW_EACH_OTHER}, "one of the two must be below"
+    )
+    assert found.keys() >= KNOW_EACH_OTHER, "take what has become better from the list"
+
+
 def test_a_room_of_the_runner_knows_only_those_below_it() -> None:
     found = {}
     for number, room in enumerate(RUNNER):
@@ -182,7 +187,7 @@ def test_the_supervising_side_needs_nothing_heavy_at_import() -> None:
     found = {}
     for path in (path for path in module_files() if part_of(path) in LIGHT):
         names = {name.split(".")[0] for name in imported(path, at_module_level(tree_of(path)))}
-        allowed = CORE_PACKAGES if part_of(path) in ("runner", "cli") else set()
+        allowed = CORE_PACKAGES if part_of(path) in ("runner", "cli", "studio/commands") else set()
         found[shown(path)] = names - sys.stdlib_module_names - {"trainshed", "__future__"} - allowed
 
     no_offenders(found, "these must be imported where they are needed, or not at all")

@@ -30,7 +30,7 @@ ALLOWED = {
     "container/hangs/hook/sitecustomize.py: exec": (1, "the same"),
     "runner/places/ray/driver.py: pickle.load": (1, PIPE),
     "runner/control/detached.py: pickle.load": (1, PIPE),
-    "steps/tuning_step.py: pickle.load": (1, PIPE),
+    "studio/steps/tuning_step.py: pickle.load": (1, PIPE),
     "parallel/engine/outputs.py: pickle.loads": (1, RANK),
     "parallel/engine/meeting.py: pickle.loads": (1, RANK),
     "parallel/engine/verify/attributes.py: pickle.loads": (1, RANK),
@@ -47,7 +47,7 @@ ALLOWED = {
     "machine/isolation.py: spec.loader.exec_module": (1, OURS),
     "compiler/mp_fn.py: runpy.run_path": (1, SCRIPT),
     "parallel/plan/command.py: runpy.run_path": (1, SCRIPT),
-    "rules/catalogue.py: spec.loader.exec_module": (1, SCRIPT),
+    "studio/rules/catalogue.py: spec.loader.exec_module": (1, SCRIPT),
     "autopatch/__init__.py: self._loader.exec_module": (1, "the import that Python does anyway"),
     "autopatch/startup/sitecustomize.py: spec.loader.exec_module": (1, "the import that Python does anyway"),
 }
