@@ -18,7 +18,7 @@ def measuring_process() -> None:
     import torch
 
     from trainshed.contract.wire.pipeline import PipelineSettings
-    from trainshed.parallel.grid import join
+    from trainshed.parallel.ground.grid import join
     from trainshed.parallel.resources import measure
 
     settings, device = PipelineSettings(), torch.device("cpu")

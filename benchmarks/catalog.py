@@ -111,7 +111,7 @@ def ours(folder: Path, runs: int, repeat: int) -> None:
 def warm(folder: Path, environ: dict[str, str], repeat: int) -> None:
     """The search alone, in a process that has the catalogue open."""
     from trainshed.studio.catalogue.listing import Wanted, ask
-    from trainshed.studio.catalogue.opening import opened
+    from trainshed.studio.catalogue.open_catalogue import opened
 
     os.chdir(folder)
     connection = opened(environ, (), print)

@@ -33,7 +33,7 @@ def rank_process(length: int, sharded: bool, stages: int) -> None:
     import trainshed.parallel as pipe
     from trainshed.parallel.engine.context.crossing import Crossing
     from trainshed.parallel.engine.stage import StageModule
-    from trainshed.parallel.shards import local
+    from trainshed.parallel.ground.shards import local
 
     class Block(nn.Module):
         def __init__(self) -> None:

@@ -180,7 +180,7 @@ def compare() -> bool:
     """Prints the table; whether the planner was never worse."""
     from trainshed.parallel.plan.costs import Link
     from trainshed.parallel.plan.planner import Wish, make_plan
-    from trainshed.parallel.record.subject import Subject
+    from trainshed.parallel.tracing.subject import Subject
 
     print("slowest stage / even share    P  units  uniform  parameters  local time  planner")
     good = True

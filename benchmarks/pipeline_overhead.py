@@ -254,7 +254,7 @@ def plan_worker(layers: int) -> None:
     import torch
 
     from trainshed.parallel.plan.planner import Wish, make_plan
-    from trainshed.parallel.record.subject import Subject
+    from trainshed.parallel.tracing.subject import Subject
 
     torch.set_num_threads(1)
     model = gpt(layers, 64, 16)

@@ -53,7 +53,7 @@ def worker(case: Case, way: str, steps: int) -> None:
 
     import trainshed.parallel as pipe
     from trainshed.parallel.engine.verify import verifier
-    from trainshed.parallel.engine.verify.room import Extent
+    from trainshed.parallel.engine.verify.verify_budget import Extent
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -22,7 +22,7 @@ from support.command_line import job_of
 from trainshed.base.errors import EXIT_INTERNAL, TrainshedError, visible
 from trainshed.base.patterns import compiled
 from trainshed.checkpoint import folder as folders
-from trainshed.checkpoint import sealed
+from trainshed.checkpoint import foreign_manifest as sealed
 from trainshed.checkpoint.manifest import Damaged
 from trainshed.checkpoint.manifest import parse as parse_manifest
 from trainshed.cli import main

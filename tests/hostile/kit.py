@@ -19,7 +19,7 @@ import trainshed.parallel as pipe
 from hostile.combinations import MICROBATCHES, Combination
 from jobs.parallel.plans import counted as counted_costs
 from trainshed.parallel.plan import planner
-from trainshed.parallel.replay import dice
+from trainshed.parallel.tracing import host_rng as dice
 from trainshed.parallel.split import StepOutput, join, rows, split
 
 # Less than the player waits for a case.

@@ -32,10 +32,10 @@ ALLOWED = {
     "runner/control/detached.py: pickle.load": (1, PIPE),
     "studio/steps/tuning_step.py: pickle.load": (1, PIPE),
     "parallel/engine/outputs.py: pickle.loads": (1, RANK),
-    "parallel/engine/meeting.py: pickle.loads": (1, RANK),
+    "parallel/engine/object_collectives.py: pickle.loads": (1, RANK),
     "parallel/engine/verify/attributes.py: pickle.loads": (1, RANK),
-    "parallel/record/notes.py: pickle.loads": (1, "a generator's state that this process has pickled"),
-    "parallel/replay/dice.py: pickle.loads": (1, RANK),
+    "parallel/tracing/notes.py: pickle.loads": (1, "a generator's state that this process has pickled"),
+    "parallel/tracing/host_rng.py: pickle.loads": (1, RANK),
     "compat/horovod_api/horovod/torch/functions.py: torch.load": (1, RANK),
     "compat/smdistributed/modelparallel/torch/checkpoint.py: torch.load": (
         3,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.checkpoint.loops import names, train
-from trainshed.checkpoint import sealed
+from trainshed.checkpoint import foreign_manifest as sealed
 from trainshed.checkpoint.__main__ import main
 from trainshed.checkpoint.ranks import Ranks
 

@@ -16,7 +16,7 @@ from support.lazy import Lazy
 from trainshed.checkpoint import CheckpointError, folder
 
 torch = Lazy("torch")
-parts = Lazy("trainshed.checkpoint.parts")
+parts = Lazy("trainshed.checkpoint.tensor_folder")
 pytestmark = [pytest.mark.safety, pytest.mark.torch]
 
 # Arguments: what to do, the checkpoint ({rank} is filled in), what goes wrong or the URL of copies.

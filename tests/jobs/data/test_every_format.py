@@ -13,7 +13,7 @@ import pytest
 from support.data_files import CASES, plain
 from support.extras import needs
 from trainshed.data.dataset import Files
-from trainshed.data.faces import folder
+from trainshed.data.api import folder
 from trainshed.data.formats.table import of
 
 needs("pyarrow")

@@ -18,7 +18,7 @@ from workers import CPU, begin
 
 import trainshed.parallel as pipe
 from trainshed.checkpoint import folder
-from trainshed.parallel.replay import rng
+from trainshed.parallel.tracing import rng
 
 
 class _Lethal(torch.autograd.Function):

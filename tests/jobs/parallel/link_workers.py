@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from trainshed.parallel import data
-from trainshed.parallel.data import steadiness
+from trainshed.parallel.data import drift as steadiness
 
 EACH = 2  # ranks of a host
 TWICE = [0, 0, 1, 1]

@@ -19,7 +19,7 @@ from trainshed.checkpoint import Checkpointer
 from trainshed.parallel import data
 from trainshed.parallel.data.host_lines import Line, Stages
 from trainshed.parallel.data.members import Members
-from trainshed.parallel.data.roll_call import Meeting
+from trainshed.parallel.data.rendezvous import Meeting
 
 
 def host(job: str, name: str, place: str, how: str, begin: int, last: int) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from trainshed.parallel.plan.calltree import CallTree
 from trainshed.parallel.plan.costs import Link
 from trainshed.parallel.plan.profile import Profiler, profile
 from trainshed.parallel.plan.runtime import seconds_around
-from trainshed.parallel.record.subject import Subject
-from trainshed.parallel.record.trace import Trace
+from trainshed.parallel.tracing.subject import Subject
+from trainshed.parallel.tracing.trace import Trace
 
 Work = TypeVar("Work", bound=Callable[..., Any])
 measure_link, keep_busy, measure = planning.measure_link, planning.keep_busy, Profiler._measure

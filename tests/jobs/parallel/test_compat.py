@@ -18,10 +18,10 @@ from support.free_ports import free_ports
 from support.lazy import Lazy
 from support.notice_jobs import Train
 from trainshed.contract.wire.pipeline import read_settings, without_effect
-from trainshed.parallel.errors import NotServed, PipelineError
+from trainshed.parallel.ground.errors import NotServed, PipelineError
 
 torch = Lazy("torch")
-grid = Lazy("trainshed.parallel.grid")
+grid = Lazy("trainshed.parallel.ground.grid")
 closeness = Lazy("closeness")
 
 pytestmark = pytest.mark.torch

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from support.lazy import Lazy
-from trainshed.parallel.errors import PipelineError
+from trainshed.parallel.ground.errors import PipelineError
 
-grid = Lazy("trainshed.parallel.grid")
+grid = Lazy("trainshed.parallel.ground.grid")
 
 
 def test_ranks_of_a_host_get_its_gpus_in_turn() -> None:

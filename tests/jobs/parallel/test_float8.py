@@ -10,7 +10,7 @@ import pytest
 
 import trainshed.parallel as pipe
 from support.lazy import Lazy
-from trainshed.parallel.errors import PipelineError
+from trainshed.parallel.ground.errors import PipelineError
 
 torch = Lazy("torch")
 float8_workers = Lazy("float8_workers")

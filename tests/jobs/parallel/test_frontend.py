@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from support.lazy import Lazy
-from trainshed.parallel.errors import TraceMismatch
+from trainshed.parallel.ground.errors import TraceMismatch
 
 torch = Lazy("torch")
 nn = Lazy("torch.nn")
 small_modules = Lazy("small_modules")
 checkpoints = Lazy("torch.utils.checkpoint")
 batches = Lazy("trainshed.parallel.engine.batch")
-subjects = Lazy("trainshed.parallel.record.subject")
-traces = Lazy("trainshed.parallel.record.trace")
-gating = Lazy("trainshed.parallel.replay.gates")
-replays = Lazy("trainshed.parallel.replay.replay")
+subjects = Lazy("trainshed.parallel.tracing.subject")
+traces = Lazy("trainshed.parallel.tracing.trace")
+gating = Lazy("trainshed.parallel.tracing.call_routing")
+replays = Lazy("trainshed.parallel.tracing.replay")
 
 pytestmark = [pytest.mark.torch, pytest.mark.exact]
 

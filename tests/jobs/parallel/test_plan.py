@@ -14,7 +14,7 @@ import pytest
 import zoo_names
 
 from support.lazy import Lazy
-from trainshed.parallel.errors import PlanError
+from trainshed.parallel.ground.errors import PlanError
 from trainshed.parallel.plan.simulate import order, step_seconds
 
 torch = Lazy("torch")
@@ -24,14 +24,14 @@ small_modules = Lazy("small_modules")
 shapes = Lazy("trainshed.parallel.delayed.shapes")
 links = Lazy("trainshed.parallel.plan.costs")
 degrees = Lazy("trainshed.parallel.plan.degrees")
-holding = Lazy("trainshed.parallel.plan.of_rank")
+holding = Lazy("trainshed.parallel.plan.rank_memory")
 plan_files = Lazy("trainshed.parallel.plan.plan_file")
 planning = Lazy("trainshed.parallel.plan.planner")
 profiles = Lazy("trainshed.parallel.plan.profile")
 runtime = Lazy("trainshed.parallel.plan.runtime")
-parallel_ways = Lazy("trainshed.parallel.plan.ways")
-wishes_of = Lazy("trainshed.parallel.plan.wish")
-subjects = Lazy("trainshed.parallel.record.subject")
+parallel_ways = Lazy("trainshed.parallel.plan.candidates")
+wishes_of = Lazy("trainshed.parallel.plan.plan_request")
+subjects = Lazy("trainshed.parallel.tracing.subject")
 
 pytestmark = pytest.mark.torch
 

@@ -17,7 +17,7 @@ from support.lazy import Lazy
 torch = Lazy("torch")
 shapes = Lazy("trainshed.parallel.delayed.shapes")
 foresight = Lazy("trainshed.parallel.engine.tensor.foresight")
-subjects = Lazy("trainshed.parallel.record.subject")
+subjects = Lazy("trainshed.parallel.tracing.subject")
 small_modules = Lazy("small_modules")
 
 pytestmark = pytest.mark.torch

@@ -66,7 +66,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "jobs/slurm": ("runner/places/slurm",),
     "jobs/ssh": ("runner/places/ssh",),
     "jobs/steps": ("studio/steps",),
-    "jobs/supervisor": ("container/supervisor", "container/guardian.py", "machine/console.py", "machine/streams.py"),
+    "jobs/supervisor": ("container/supervisor", "container/parent_death.py", "machine/console.py", "machine/streams.py"),
     "jobs/tracking": ("studio/tracking",),
     "jobs/tune": ("studio/tune",),
     "jobs/ui": ("studio/ui",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainshed.checkpoint.folder import STEPS, Naming
-from trainshed.checkpoint.sealed import CHECKPOINTS
+from trainshed.checkpoint.foreign_manifest import CHECKPOINTS
 
 pytestmark = pytest.mark.safety
 

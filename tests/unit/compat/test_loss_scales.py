@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.lazy import Lazy
-from trainshed.parallel.errors import PipelineError
+from trainshed.parallel.ground.errors import PipelineError
 
 scaling = Lazy("trainshed.compat.smdistributed.modelparallel.torch.scaling")
 pytestmark = pytest.mark.torch

@@ -15,7 +15,7 @@ from trainshed.container.notices import Interruption
 from trainshed.container.restarts import Again, Ended, Restarts, counted
 from trainshed.container.roster.messages import Report
 from trainshed.container.roster.roster import Roster
-from trainshed.container.roster.rounds import Decision, Rest
+from trainshed.container.roster.restart_barrier import Decision, Rest
 from trainshed.container.shared_restarts import SharedRestarts
 from trainshed.container.supervisor.launch_plan import LaunchPlan, Outcome, ProcessSpec
 from trainshed.contract.outcome import Failure

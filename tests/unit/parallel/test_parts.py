@@ -14,11 +14,11 @@ from support.lazy import Lazy
 torch = Lazy("torch")
 F = Lazy("torch.nn.functional")
 pairs = Lazy("trainshed.parallel.engine.tensor.pairs")
-part_rules = Lazy("trainshed.parallel.engine.tensor.part_rules")
-parts = Lazy("trainshed.parallel.engine.tensor.part")
+part_rules = Lazy("trainshed.parallel.engine.tensor.op_rules")
+parts = Lazy("trainshed.parallel.engine.tensor.sharded_tensor")
 sequences = Lazy("trainshed.parallel.engine.tensor.sequences")
-tree = Lazy("trainshed.parallel.tree")
-way = Lazy("trainshed.parallel.engine.tensor.way")
+tree = Lazy("trainshed.parallel.ground.tree")
+way = Lazy("trainshed.parallel.engine.tensor.op_call")
 pytestmark = pytest.mark.torch
 
 pytestmark = pytest.mark.exact
@@ -148,7 +148,7 @@ NOT_JOINT: list[tuple[int, Function]] = [
 
 def together() -> Any:
     """Computes functions as all ranks together do, which have some of six places."""
-    from trainshed.parallel.engine.tensor import part_losses
+    from trainshed.parallel.engine.tensor import loss_parallel as part_losses
 
     class Together(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

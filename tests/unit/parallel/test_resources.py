@@ -9,7 +9,7 @@ import pytest
 from support.lazy import Lazy
 
 resources: Any = Lazy("trainshed.parallel.resources")
-memory: Any = Lazy("trainshed.parallel.memory")
+memory: Any = Lazy("trainshed.parallel.ground.memory")
 
 pytestmark = pytest.mark.torch
 GIB = 2**30

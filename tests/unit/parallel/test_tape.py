@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.lazy import Lazy
-from trainshed.parallel.errors import PipelineError
+from trainshed.parallel.ground.errors import PipelineError
 
 torch = Lazy("torch")
 nn = Lazy("torch.nn")

@@ -14,7 +14,7 @@ from trainshed.base.errors import one_line
 from trainshed.base.voice import tell
 
 from . import folder as folders
-from . import sealed
+from . import foreign_manifest as sealed
 from .manifest import Damaged
 
 USAGE = """\

@@ -13,10 +13,10 @@ import os
 
 from . import folder as folders
 from . import manifest as manifests
-from . import sealed
+from . import foreign_manifest as sealed
 from .manifest import Damaged, Manifest
 from .mirror import Mirror
-from .sealed import CHECKPOINTS
+from .foreign_manifest import CHECKPOINTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

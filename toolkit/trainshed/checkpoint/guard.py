@@ -22,13 +22,13 @@ from trainshed.contract.settings import COPY_TO_VARIABLE
 from trainshed.contract.wire import checkpoint_trouble
 
 from . import folder as folders
-from . import ground, handover, sealed
+from . import storage_check as ground, peer_copy as handover, foreign_manifest as sealed
 from . import ranks as ranks_module
 from .agreement import Agreement
 from .errors import CheckpointError
 from .manifest import Damaged, Manifest
 from .policy import History, Policy
-from .sealed import CHECKPOINTS
+from .foreign_manifest import CHECKPOINTS
 from .writer import Writer
 
 TYPE_CHECKING = False

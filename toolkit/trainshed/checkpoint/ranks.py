@@ -12,7 +12,7 @@ import re
 import secrets
 import socket
 
-from . import ground
+from . import storage_check as ground
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

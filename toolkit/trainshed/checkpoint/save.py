@@ -15,7 +15,7 @@ from trainshed.base.files import read_bytes, write_atomic
 from trainshed.base.record import Record
 
 from . import folder as folders
-from . import ground
+from . import storage_check as ground
 from .blocks import BLOCK, write_durable
 from .manifest import FileEntry, Manifest
 

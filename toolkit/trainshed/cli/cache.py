@@ -13,7 +13,7 @@ from .parser import Parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainshed.runner.files.fetching.kept import Cache, Entry
+    from trainshed.runner.files.fetching.file_cache import Cache, Entry
 
 
 def add_arguments(parser: Parser) -> None:
@@ -39,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Does what is asked for; returns the exit status. Raises TrainshedError."""
     from trainshed.base.units import size
-    from trainshed.runner.files.fetching.kept import find_cache, limit_of
+    from trainshed.runner.files.fetching.file_cache import find_cache, limit_of
 
     cache = find_cache(os.environ)
     if cache is None:

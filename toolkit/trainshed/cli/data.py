@@ -58,7 +58,7 @@ def run(options: Namespace) -> int:
 
 def _files(place: str, form: str) -> Files:
     from trainshed.data.dataset import Files
-    from trainshed.data.faces import channel, folder
+    from trainshed.data.api import channel, folder
 
     if os.path.exists(place):
         return folder(place, format=form)

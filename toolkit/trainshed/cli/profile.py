@@ -36,7 +36,7 @@ def run(options: Namespace) -> int:
 
     from trainshed.observe.place import profiler_folder
     from trainshed.observe.traces import MOST_STEPS, Request
-    from trainshed.runner.tools.deep_look import folders_of, is_over, look
+    from trainshed.runner.tools.profile_request import folders_of, is_over, look
 
     if not 0 < options.steps <= MOST_STEPS or options.rank < 0 or options.timeout <= 0:
         raise TrainshedError(f"--steps must be from 1 to {MOST_STEPS}, --rank at least 0, --timeout more than 0")

@@ -61,7 +61,7 @@ def run(options: Namespace) -> int:
     """Runs the job; returns its exit status. Raises JobError, TrainshedError, UsageError."""
     check(options)
     from trainshed.runner.control.parent import with_parent
-    from trainshed.runner.control.pinned import with_pinned_models
+    from trainshed.runner.control.resolve_models import with_pinned_models
     from trainshed.runner.job.flags import job_of
 
     job = with_pinned_models(with_parent(job_of(options, os.environ), os.environ), os.environ)

@@ -94,7 +94,7 @@ def train(environ: Mapping[str, str], dry_run: bool = False) -> int:
     """Runs one job to its end (or prints what it would run) and returns the exit status."""
     gc.disable()  # a start is mostly imports, which leave nothing to collect
     try:
-        from .guardian import Guardian
+        from .parent_death import Guardian
 
         if dry_run:
             from .training import Training

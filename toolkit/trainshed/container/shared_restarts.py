@@ -11,7 +11,7 @@ from trainshed.base.errors import some
 from .ports import PORT_TAKEN
 from .restarts import Again, Budget
 from .roster import report_of
-from .roster.rounds import Decision
+from .roster.restart_barrier import Decision
 from .supervisor.progress import newest_step
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .restarts import Ended
     from .roster.roster import Roster
-    from .roster.rounds import Rest
+    from .roster.restart_barrier import Rest
 
 
 class SharedRestarts:

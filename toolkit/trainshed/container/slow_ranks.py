@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainshed.observe.lagging import Around, Lagging
+    from trainshed.observe.stragglers import Around, Lagging
     from trainshed.observe.pace import Pace
 
     from .roster.roster import Roster
@@ -86,7 +86,7 @@ class SlowRanks(Watcher):
     # --- this host ---
 
     def _look(self, now: float) -> None:
-        from trainshed.observe.lagging import Around
+        from trainshed.observe.stragglers import Around
         from trainshed.observe.pace import read_paces
 
         # What an earlier attempt has left, or a rank that has ended, says nothing of now.
@@ -123,7 +123,7 @@ class SlowRanks(Watcher):
 
     def heard(self, host: str, message: dict[str, Any]) -> None:
         """Another host's part; one that cannot be read is left out."""
-        from trainshed.observe.lagging import Around
+        from trainshed.observe.stragglers import Around
         from trainshed.observe.pace import Pace
 
         try:
@@ -135,7 +135,7 @@ class SlowRanks(Watcher):
         self._around[host] = Around(stolen, throttled)
 
     def _judge(self, run: Supervised) -> None:
-        from trainshed.observe.lagging import Lagging
+        from trainshed.observe.stragglers import Lagging
 
         if self._lagging is None:
             self._lagging = Lagging()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .faces import channel, folder
+    from .api import channel, folder
     from .formats.errors import DataError
     from .previous import has_previous_model, previous_model
 
@@ -27,5 +27,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(f".{_HOMES.get(name, 'faces')}", __name__)
+    module = import_module(f".{_HOMES.get(name, 'api')}", __name__)
     return getattr(module, name)

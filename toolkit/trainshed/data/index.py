@@ -16,7 +16,7 @@ from trainshed.base.files import read_object, write_atomic
 
 from .formats.errors import DataError
 from .formats.format import Counted
-from .own_folder import own_folder
+from .user_cache import own_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from trainshed.base.record import Record
 
-from .dealing import Deal, Share, left_of, seed_of
+from .sharding import Deal, Share, left_of, seed_of
 from .formats.errors import DataError, SampleError
 from .order import Order, Runs, blocks_of
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Client, Connection
 from trainshed.base.errors import TrainshedError
 from trainshed.base.record import Record
 
-from . import own_folder
+from . import user_cache as own_folder
 from .formats.errors import DataError
 from .pipe_epochs import Enough
 

@@ -18,7 +18,7 @@ from trainshed.contract.wire.variables import NOTICE_FILE
 
 from .channels import facts_of
 from .formats.errors import DataError
-from .own_folder import own_folder
+from .user_cache import own_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

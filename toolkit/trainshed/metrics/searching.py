@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-from trainshed.base.beside import report, stand_back
+from trainshed.base.helper_process import report, stand_back
 from trainshed.base.errors import one_line
 
 from .points import line_of

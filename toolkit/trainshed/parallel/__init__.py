@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .checkpoint import load_checkpoint, prune_checkpoints, save_checkpoint
     from .clip import GradScaler, clip_grad_norm_
-    from .errors import NotServed, PipelineError, PlanError, TraceMismatch
+    from .ground.errors import NotServed, PipelineError, PlanError, TraceMismatch
     from .groups import (
         cp_group,
         cp_rank,
@@ -116,14 +116,14 @@ _GROUPS = ("cp_group", "cp_rank", "cp_size", "dp_group", "dp_rank", "dp_size", "
            "tp_group", "tp_rank", "tp_size")  # fmt: skip
 _HOMES = {
     "GradScaler": "clip",
-    "NotServed": "errors",
-    "PipelineError": "errors",
+    "NotServed": "ground.errors",
+    "PipelineError": "ground.errors",
     "PipelineModel": "model",
     "PipelineOptimizer": "optimizer",
     "Plan": "plan.plan_file",
-    "PlanError": "errors",
+    "PlanError": "ground.errors",
     "StepOutput": "split",
-    "TraceMismatch": "errors",
+    "TraceMismatch": "ground.errors",
     "clip_grad_norm_": "clip",
     "delayed_initialization": "start",
     "init": "start",

@@ -24,9 +24,9 @@ from trainshed.contract.wire.pipeline import PipelineSettings, read_settings
 from trainshed.contract.wire.variables import AGENT_PID, AUTOPATCH, PLAN_HOW, PLAN_ONLY, of_setting
 
 from .engine.planning import from_leader
-from .errors import PlanError
-from .grid import Joined
-from .plan.how import How
+from .ground.errors import PlanError
+from .ground.grid import Joined
+from .plan.plan_options import How
 from .plan.plan_file import Plan, load_plan
 from .resources import measure
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .errors import PipelineError
+from .ground.errors import PipelineError
 
 # GPUs with units for it: Ada, Hopper and later.
 _CAPABILITY = (8, 9)

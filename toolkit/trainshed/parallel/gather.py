@@ -10,12 +10,12 @@ from torch import nn
 
 from .engine.checking import meet, meet_with_replicas
 from .engine.holding import Holding
-from .engine.meeting import MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, objects
-from .errors import PipelineError
-from .halves import is_half
+from .engine.object_collectives import MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, objects
+from .ground.errors import PipelineError
+from .ground.halves import is_half
 from .lbfgs import refuse_state
 from .masters import is_bare, keep_exact, loading, settle
-from .shards import like, state_like, whole
+from .ground.shards import like, state_like, whole
 
 State = dict[str, Any]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from .errors import PipelineError
+from .ground.errors import PipelineError
 from .session import grid
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from .engine.holding import Holding
-from .errors import PipelineError
+from .ground.errors import PipelineError
 
 
 def refuse_state(optimizer: torch.optim.Optimizer, holding: Holding) -> None:

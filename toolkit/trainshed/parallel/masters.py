@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from .engine.holding import Holding
-from .errors import PipelineError
-from .halves import is_half
-from .shards import like, local
+from .ground.errors import PipelineError
+from .ground.halves import is_half
+from .ground.shards import like, local
 
 State = Mapping[str, Any]
 MASTER = "master"

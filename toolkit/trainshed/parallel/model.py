@@ -28,17 +28,17 @@ from .engine.steps import Engine
 from .engine.suitable import check_kind, check_names
 from .engine.tensor.divided_steps import TensorEngine
 from .engine.tensor.joint_steps import JointEngine
-from .engine.whole import on_first_rank
-from .errors import NotServed, PipelineError
+from .engine.full_model import on_first_rank
+from .ground.errors import NotServed, PipelineError
 from .float8 import in_float8
 from .gather import gather_model, load_model, plain
-from .halves import half_type, halve, widen
+from .ground.halves import half_type, halve, widen
 from .plan.plan_file import Plan
-from .record.intercept import let_modules_move
-from .record.naming import first_names
-from .record.subject import Backward
+from .tracing.intercept import let_modules_move
+from .tracing.naming import first_names
+from .tracing.subject import Backward
 from .session import grid, session
-from .shards import local, tensor_axis, whole
+from .ground.shards import local, tensor_axis, whole
 from .weights import load_weights, save_pretrained, save_weights
 
 

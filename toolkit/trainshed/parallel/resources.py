@@ -20,9 +20,9 @@ import torch.distributed as dist
 
 from trainshed.contract.wire.pipeline import PipelineSettings
 
-from .grid import Joined
-from .memory import SPARE, Found, find_memory
-from .plan.how import How
+from .ground.grid import Joined
+from .ground.memory import SPARE, Found, find_memory
+from .plan.plan_options import How
 
 _SMALL, _LARGE = 2**10, 2**22  # bytes of a sum
 _SUMS = 5

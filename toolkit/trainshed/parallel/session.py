@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from .errors import PipelineError
+from .ground.errors import PipelineError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .delayed.tape import Tape
     from .engine.holding import Holding
-    from .grid import Grid
+    from .ground.grid import Grid
 
 
 class WrappedOptimizer(Protocol):

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .errors import PipelineError
-from .tree import leaves, map_leaves
+from .ground.errors import PipelineError
+from .ground.tree import leaves, map_leaves
 
 
 def split(value: Any, parts: int, axis: int, where: str) -> list[Any]:

@@ -24,10 +24,10 @@ from trainshed.contract.wire.variables import PLAN_ONLY
 
 from .choice import choose_degrees
 from .delayed.tape import Addresses, Tape
-from .errors import PipelineError
+from .ground.errors import PipelineError
 from .float8 import check_float8
-from .grid import Grid, Joined, join, make_grid, own_device
-from .plan.how import how_asked
+from .ground.grid import Grid, Joined, join, make_grid, own_device
+from .plan.plan_options import how_asked
 from .plan.open_ways import smallest_microbatches
 from .session import session
 

@@ -12,9 +12,9 @@ import torch
 from trainshed.base.errors import did_you_mean
 
 from .engine.batch import Microbatch, runs_evenly
-from .errors import PipelineError
+from .ground.errors import PipelineError
 from .model import PipelineModel
-from .record.at_hand import name_of
+from .tracing.captured_values import name_of
 from .session import grid, session
 from .split import join, rows, split
 

@@ -22,12 +22,12 @@ from trainshed.checkpoint.shardfile import Layout, Piece, piece_of
 
 from .engine.checking import meet_with_replicas
 from .engine.holding import Holding
-from .engine.meeting import LOAD_WEIGHTS, SAVE_WEIGHTS
-from .errors import PipelineError
-from .grid import Grid
-from .halves import is_half
-from .shards import whole
-from .together import together
+from .engine.object_collectives import LOAD_WEIGHTS, SAVE_WEIGHTS
+from .ground.errors import PipelineError
+from .ground.grid import Grid
+from .ground.halves import is_half
+from .ground.shards import whole
+from .collective_errors import together
 
 
 @dataclass(frozen=True)

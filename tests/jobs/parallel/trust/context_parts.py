@@ -20,8 +20,8 @@ from trainshed.parallel.engine.context import crossing
 from trainshed.parallel.engine.context.slices import Slices
 from trainshed.parallel.engine.tensor import kinds
 from trainshed.parallel.engine.tensor.division import Division
-from trainshed.parallel.engine.tensor.means import Means
-from trainshed.parallel.shards import local
+from trainshed.parallel.engine.tensor.gradient_averaging import Means
+from trainshed.parallel.ground.shards import local
 
 from .context import (
     REFUSED,

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 
 import trainshed.parallel as pipe
 from trainshed.parallel.engine.context import crossing
-from trainshed.parallel.engine.tensor.means import Means
-from trainshed.parallel.shards import local
+from trainshed.parallel.engine.tensor.gradient_averaging import Means
+from trainshed.parallel.ground.shards import local
 
 from .context import (
     REFUSED,

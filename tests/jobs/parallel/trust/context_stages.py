@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import nn
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.context import crossing, inside, stage_blocks
+from trainshed.parallel.engine.context import crossing, op_handlers as inside, stage_blocks
 from trainshed.parallel.engine.gradients import GradientSync
-from trainshed.parallel.engine.verify.room import Extent
-from trainshed.parallel.replay import rng
+from trainshed.parallel.engine.verify.verify_budget import Extent
+from trainshed.parallel.tracing import rng
 
 from .context import (
     REFUSED,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import trainshed.parallel as pipe
-from trainshed.parallel.shards import local, whole
+from trainshed.parallel.ground.shards import local, whole
 
 from .in_half import BF16, WORDS, Copies, Job, Small, after_steps_of, batches, by_hand, loss_of, own_share, shared_folder
 from .mixtures import Mixture, Net

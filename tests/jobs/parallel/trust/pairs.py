@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.tensor import kinds, part, part_rules
-from trainshed.parallel.engine.tensor.part import Part
+from trainshed.parallel.engine.tensor import kinds, sharded_tensor as part, op_rules as part_rules
+from trainshed.parallel.engine.tensor.sharded_tensor import Part
 
 from .table import case, refused
 from .tensor import WORDS, Build, begun, goes_on, with_dropout

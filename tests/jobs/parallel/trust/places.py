@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine import meeting
+from trainshed.parallel.engine import object_collectives as meeting
 from trainshed.parallel.session import grid
 
 from .calls import SCHEDULES, Chain

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 import trainshed.parallel as pipe
-from trainshed.parallel.shards import local
+from trainshed.parallel.ground.shards import local
 
 from .divided_without_values import ALONE, STAGES, nothing_is_gathered
 from .table import begin, case, same

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
 from trainshed.parallel.engine import preparing, recompute
-from trainshed.parallel.replay import gates
+from trainshed.parallel.tracing import call_routing as gates
 
 from .in_half import BF16, Job
 from .offloaded import Counting

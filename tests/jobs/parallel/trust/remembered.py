@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.verify.room import Extent
+from trainshed.parallel.engine.verify.verify_budget import Extent
 
 from .in_parts import short_of_memory
 from .kept import SCHEDULES

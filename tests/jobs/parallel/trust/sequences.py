@@ -14,9 +14,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.tensor import division, exchanges, part
+from trainshed.parallel.engine.tensor import division, sharded_tensor as part
+from trainshed.parallel.ground import exchanges
 from trainshed.parallel.engine.tensor import sequences as along_tokens
-from trainshed.parallel.engine.tensor.part import Part
+from trainshed.parallel.engine.tensor.sharded_tensor import Part
 
 from .pairs import Double, Heads, Mlp, drawn
 from .table import case, refused

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 import trainshed.parallel as pipe
 from trainshed.parallel.engine.stage_shards import Reduced
 from trainshed.parallel.engine.tensor import kinds
-from trainshed.parallel.shards import local
+from trainshed.parallel.ground.shards import local
 
 from .divided_without_values import Chosen, Mixed
 from .sequences import Deep

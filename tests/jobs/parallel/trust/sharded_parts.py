@@ -24,9 +24,9 @@ from trainshed.compat.smdistributed.modelparallel.torch.utils import get_distrib
 from trainshed.parallel.engine.block_shards import BlockShards
 from trainshed.parallel.engine.tensor import kinds
 from trainshed.parallel.engine.tensor.division import Division
-from trainshed.parallel.engine.tensor.means import Means
+from trainshed.parallel.engine.tensor.gradient_averaging import Means
 from trainshed.parallel.engine.tensor.part_shards import PartShards
-from trainshed.parallel.shards import local
+from trainshed.parallel.ground.shards import local
 
 from .failures import Fragile
 from .mixtures import ByHand, Mixture, Packed, with_losses

@@ -14,9 +14,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.absent import AbsentParameter
+from trainshed.parallel.engine.remote_parameters import AbsentParameter
 from trainshed.parallel.engine.stage_shards import Reduced, StageShards
-from trainshed.parallel.shards import local
+from trainshed.parallel.ground.shards import local
 
 from .defects import after
 from .failures import Fragile

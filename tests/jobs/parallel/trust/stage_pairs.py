@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.tensor import kinds, part
+from trainshed.parallel.engine.tensor import kinds, sharded_tensor as part
 from trainshed.parallel.plan import planner
 
 from .pairs import Heads, Mlp, rows

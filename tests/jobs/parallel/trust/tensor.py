@@ -25,7 +25,7 @@ from trainshed.compat.smdistributed.modelparallel import torch as smp
 from trainshed.compat.smdistributed.modelparallel.torch.utils import get_distribution_axis
 from trainshed.parallel.engine.tensor import kinds
 from trainshed.parallel.engine.tensor.division import Division
-from trainshed.parallel.engine.tensor.means import Means
+from trainshed.parallel.engine.tensor.gradient_averaging import Means
 
 from .replicas import List, Routed, routed_batches
 from .table import SECONDS, begin, case, long_case, refused, same

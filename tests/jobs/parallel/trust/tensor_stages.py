@@ -18,7 +18,7 @@ from trainshed.parallel.engine.gradients import GradientSync
 from trainshed.parallel.engine.stage_parts import StageParts
 from trainshed.parallel.engine.tensor import kinds
 from trainshed.parallel.engine.tensor.division import Division
-from trainshed.parallel.replay import rng
+from trainshed.parallel.tracing import rng
 
 from .replicas import Reader, Routed, lengths, routed_batches, unfreeze
 from .sharded_stages import Odd, chain, rows

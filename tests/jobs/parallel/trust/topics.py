@@ -25,10 +25,10 @@ TOPICS = {
 }
 _CONTEXT, _TENSOR, _VERIFY = "parallel/engine/context", "parallel/engine/tensor", "parallel/engine/verify"
 _STAGE_SHARDS, _BLOCK_SHARDS = "parallel/engine/stage_shards.py", "parallel/engine/block_shards.py"
-_DELAYED, _MASTERS, _SHARDS = "parallel/delayed", "parallel/masters.py", "parallel/shards.py"
+_DELAYED, _MASTERS, _SHARDS = "parallel/delayed", "parallel/masters.py", "parallel/ground/shards.py"
 # Rooms of the toolkit, folders and files below trainshed/, by the topics that are about them; others are about everything.
 ROOMS = {
-    "absent": ("parallel/engine/absent.py",),
+    "absent": ("parallel/engine/remote_parameters.py",),
     "amazon": ("compat/smdistributed",),
     "asked": ("parallel/plan",),
     "context": (_CONTEXT,),
@@ -37,8 +37,8 @@ ROOMS = {
     "context_stages": (_CONTEXT,),
     "defects": (_VERIFY, "parallel/engine/gradients.py"),
     "divided_without_values": (_DELAYED, _TENSOR),
-    "half_in_parts": (_MASTERS, "parallel/halves.py", "parallel/optimizer.py", _STAGE_SHARDS, _TENSOR),
-    "in_half": (_MASTERS, "parallel/halves.py", "parallel/optimizer.py"),
+    "half_in_parts": (_MASTERS, "parallel/ground/halves.py", "parallel/optimizer.py", _STAGE_SHARDS, _TENSOR),
+    "in_half": (_MASTERS, "parallel/ground/halves.py", "parallel/optimizer.py"),
     "in_parts": (_VERIFY,),
     "kept": ("parallel/record",),
     "mixtures": (_TENSOR,),
@@ -46,7 +46,7 @@ ROOMS = {
     "offloaded": ("parallel/engine/offload.py",),
     "optimizers": ("parallel/clip.py", "parallel/optimizer.py", "parallel/lbfgs.py"),
     "pairs": (_TENSOR,),
-    "places": ("parallel/together.py", "parallel/engine/exchange.py"),
+    "places": ("parallel/collective_errors.py", "parallel/engine/exchange.py"),
     "pretrained": (_DELAYED, _SHARDS),
     "recomputed": ("parallel/engine/recompute.py", "parallel/replay"),
     "remembered": (_VERIFY, "parallel/record"),
@@ -65,7 +65,7 @@ ROOMS = {
     "tensor_stages": (_TENSOR, "parallel/engine/stage_parts.py"),
     "verified": (_VERIFY,),
     "vocabulary": (_TENSOR,),
-    "whole": ("parallel/engine/whole.py",),
+    "whole": ("parallel/engine/full_model.py",),
     "whole_in_shards": (_BLOCK_SHARDS, _SHARDS, _VERIFY),
     "without_values": (_DELAYED,),
 }

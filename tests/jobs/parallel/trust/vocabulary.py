@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.tensor import kinds, part, part_losses
+from trainshed.parallel.engine.tensor import kinds, sharded_tensor as part, loss_parallel as part_losses
 
 from .pairs import _bert, _gpt2, _llama, _t5, generated
 from .table import case, refused

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.verify import room
+from trainshed.parallel.engine.verify import verify_budget as room
 
 from .surroundings import BLOCKS, alone
 from .table import begin, case, refused, same

@@ -16,7 +16,7 @@ import trainshed.parallel as pipe
 from trainshed.parallel.engine import sharded
 from trainshed.parallel.engine.block_shards import BlockShards
 from trainshed.parallel.engine.tensor.part_shards import PartShards
-from trainshed.parallel.shards import local
+from trainshed.parallel.ground.shards import local
 
 from .context import Around, Block, Chosen, Fails, Gpt, Often, begun, gpt2, numbers, trains
 from .table import case, long_case, refused, same

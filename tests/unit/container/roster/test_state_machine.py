@@ -13,7 +13,7 @@ import pytest
 
 from support.roster_network import KEY, Network, Node
 from trainshed.container.roster.link import encode
-from trainshed.container.roster.proof import Handshake, JobKey
+from trainshed.container.roster.authentication import Handshake, JobKey
 
 pytestmark = pytest.mark.safety
 

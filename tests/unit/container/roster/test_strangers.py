@@ -9,9 +9,9 @@ import socket
 import pytest
 
 from support.roster_network import KEY, Network
-from trainshed.container.roster.door import PROOF_SECONDS
+from trainshed.container.roster.acceptor import PROOF_SECONDS
 from trainshed.container.roster.leader import Leader
-from trainshed.container.roster.proof import VERSION, Handshake, JobKey, NotOurs, Unproven
+from trainshed.container.roster.authentication import VERSION, Handshake, JobKey, NotOurs, Unproven
 
 pytestmark = pytest.mark.safety
 

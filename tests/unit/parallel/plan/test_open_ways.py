@@ -12,8 +12,8 @@ from trainshed.contract.wire.pipeline import PipelineError, read_settings
 
 open_ways: Any = Lazy("trainshed.parallel.plan.open_ways")
 degrees: Any = Lazy("trainshed.parallel.plan.degrees")
-ways: Any = Lazy("trainshed.parallel.plan.ways")
-wishes: Any = Lazy("trainshed.parallel.plan.wish")
+ways: Any = Lazy("trainshed.parallel.plan.candidates")
+wishes: Any = Lazy("trainshed.parallel.plan.plan_request")
 choice: Any = Lazy("trainshed.parallel.choice")
 
 pytestmark = pytest.mark.torch

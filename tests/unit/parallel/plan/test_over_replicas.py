@@ -10,11 +10,11 @@ from support.lazy import Lazy
 
 torch: Any = Lazy("torch")
 tables: Any = Lazy("trainshed.parallel.plan.costs")
-of_rank: Any = Lazy("trainshed.parallel.plan.of_rank")
+of_rank: Any = Lazy("trainshed.parallel.plan.rank_memory")
 over: Any = Lazy("trainshed.parallel.plan.over_replicas")
-ways: Any = Lazy("trainshed.parallel.plan.ways")
-wishes: Any = Lazy("trainshed.parallel.plan.wish")
-shards: Any = Lazy("trainshed.parallel.shards")
+ways: Any = Lazy("trainshed.parallel.plan.candidates")
+wishes: Any = Lazy("trainshed.parallel.plan.plan_request")
+shards: Any = Lazy("trainshed.parallel.ground.shards")
 files: Any = Lazy("trainshed.parallel.plan.plan_file")
 links: Any = Lazy("trainshed.parallel.plan.host_links")
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.lazy import Lazy
 from support.properties import given, st
-from trainshed.parallel.errors import PlanError
+from trainshed.parallel.ground.errors import PlanError
 
 if TYPE_CHECKING:
     from trainshed.parallel.plan.costs import Costs

@@ -9,9 +9,9 @@ import pytest
 from support.lazy import Lazy
 
 tables: Any = Lazy("trainshed.parallel.plan.costs")
-pieces: Any = Lazy("trainshed.parallel.plan.pieces")
+pieces: Any = Lazy("trainshed.parallel.plan.division")
 prediction: Any = Lazy("trainshed.parallel.plan.prediction")
-wishes: Any = Lazy("trainshed.parallel.plan.wish")
+wishes: Any = Lazy("trainshed.parallel.plan.plan_request")
 
 pytestmark = pytest.mark.torch
 

@@ -11,7 +11,7 @@ from support.lazy import Lazy
 
 simulate: Any = Lazy("trainshed.parallel.plan.simulate")
 planner: Any = Lazy("trainshed.parallel.plan.planner")
-work_of: Any = Lazy("trainshed.parallel.plan.work")
+work_of: Any = Lazy("trainshed.parallel.ground.schedule_work")
 
 pytestmark = pytest.mark.torch
 BOTH = ("zbvzerobubble", "dualpipev")

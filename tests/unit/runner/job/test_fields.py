@@ -9,7 +9,7 @@ from support.paths import DOCS
 from trainshed.runner.job.fields import BY_NAME, FIELDS, every
 from trainshed.runner.job.fields_table import in_page
 from trainshed.runner.job.job import Job, Spot
-from trainshed.runner.job.meanings import MEANINGS
+from trainshed.runner.job.field_parsers import MEANINGS
 
 ROWS = dict(every())
 

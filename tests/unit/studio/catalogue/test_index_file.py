@@ -18,7 +18,7 @@ import pytest
 from support.obstacles import small_disk, without_rights
 from support.paths import TOOLKIT
 from support.run_folders import lay_run
-from trainshed.studio.catalogue import index_file, looking, tables
+from trainshed.studio.catalogue import index_file, refresh as looking, tables
 
 from .conftest import Told
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ..supervisor.launch_plan import Outcome
     from .messages import Report
-    from .proof import JobKey
+    from .authentication import JobKey
     from .roster import Roster
 
 # Sockets and hashes are slow to load, and jobs on one host never need them: hence the imports in the functions.

@@ -12,7 +12,7 @@ from trainshed.base.errors import ClusterError
 
 from ..supervisor.watcher import FOREVER
 from .messages import AWAY
-from .proof import INCARNATION_BYTES
+from .authentication import INCARNATION_BYTES
 from .roster import Preparing, Roster
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..supervisor.watcher import Supervised
     from .messages import Report, Verdict
-    from .rounds import Decision, Rest
+    from .restart_barrier import Decision, Rest
 
 
 class ConnectedRoster(Roster):

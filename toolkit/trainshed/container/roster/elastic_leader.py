@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .link import Link
     from .messages import Report
-    from .proof import Claim, JobKey
+    from .authentication import Claim, JobKey
     from .quorum import View
 
 

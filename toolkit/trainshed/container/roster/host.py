@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .link import Link
     from .messages import Report
-    from .proof import Claim
+    from .authentication import Claim
 
 MOST_NAMED = 8  # hosts in one message
 HERE = 3 * ALIVE_EVERY  # seconds since a sign of life for which a connected host counts as there

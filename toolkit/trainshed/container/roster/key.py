@@ -8,7 +8,7 @@ import json
 
 from trainshed.contract.wire.variables import ROSTER_TOKEN
 
-from .proof import DIGEST_BYTES, JobKey
+from .authentication import DIGEST_BYTES, JobKey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

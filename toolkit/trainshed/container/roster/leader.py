@@ -9,7 +9,7 @@ from trainshed.contract.outcome import Failure
 
 from ..cluster.hosts import resolves
 from .connected import ConnectedRoster
-from .door import Door
+from .acceptor import Door
 from .host import MOST_NAMED, Host, Rival, named
 from .link import encode
 from .messages import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .link import Link
-    from .proof import Claim, JobKey
+    from .authentication import Claim, JobKey
 
 SAY_EVERY = 5.0  # seconds between two messages that a host is awaited
 LOOK_EVERY = 0.5  # seconds between two looks for lost hosts

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .proof import Seal
+    from .authentication import Seal
 
 LONGEST = 1 << 20  # bytes of one message; a longer one is not ours
 _DEEPEST = 32  # levels of a message

@@ -9,7 +9,7 @@ from trainshed.contract.outcome import Failure
 
 from ..cluster.hosts import resolves
 from .connected import ConnectedRoster
-from .dial import RETRY_SECONDS, Dialer
+from .connector import RETRY_SECONDS, Dialer
 from .messages import (
     ALIVE_EVERY,
     GONE_AFTER,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .link import Link
-    from .proof import JobKey
+    from .authentication import JobKey
 
 PATIENCE = 10.0  # seconds beyond the limit for host 0 to say who is missing
 REFUSED_SECONDS = 5.0  # that every attempt to prove this host has to fail before it is believed: nobody has proven that

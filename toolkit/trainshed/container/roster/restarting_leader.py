@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .leader import Leader
-from .rounds import Decision, Rest, of_this_round
+from .restart_barrier import Decision, Rest, of_this_round
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .member import Member
 from .messages import LOST_AFTER, VERDICT_AFTER
-from .rounds import Decision, of_this_round
+from .restart_barrier import Decision, of_this_round
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .messages import Report, Verdict
-    from .rounds import Rest
+    from .restart_barrier import Rest
 
 
 class RestartingMember(Member):

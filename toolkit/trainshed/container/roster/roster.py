@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainshed.machine.signals import Stops
 
     from .messages import Report, Verdict
-    from .rounds import Decision, Rest
+    from .restart_barrier import Decision, Rest
 
 
 class LeaderMoved(Exception):

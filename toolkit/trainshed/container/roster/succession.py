@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .messages import Report
-    from .proof import JobKey
+    from .authentication import JobKey
     from .quorum import View
 
 

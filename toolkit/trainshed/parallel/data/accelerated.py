@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainshed.contract.settings import REDUCTIONS
 
 from .ddp_buckets import refusal
-from .deciding import Decision, say
+from .autotune import Decision, say
 from .host_layout import found_layout
 from .power_sgd import PowerSGD
 

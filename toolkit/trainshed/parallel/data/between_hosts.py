@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .few_bits import BITS, rounded_sum
+from .quantize import BITS, rounded_sum
 from .host_lines import Line, Stages, broadcast
 
 _TEXT = 1000  # bytes of what a host's first rank tells the others of an error

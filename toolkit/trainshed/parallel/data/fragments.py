@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from .agreed_model import AgreedModel
 from .between_hosts import Given, Taken, across, alone, inside
-from .few_bits import BITS
+from .quantize import BITS
 from .host_layout import HostLayout
 from .host_lines import Flight, Line
 

@@ -24,8 +24,8 @@ from trainshed.base.voice import tell
 
 from .agreed_model import AgreedModel
 from .between_hosts import LocalStepsError
-from .coming_and_going import ComingAndGoing
-from .few_bits import BITS
+from .membership import ComingAndGoing
+from .quantize import BITS
 from .fragments import Fragments, own_group
 from .host_layout import HostLayout, found_layout
 from .members import Members

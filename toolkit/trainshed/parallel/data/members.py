@@ -29,8 +29,8 @@ from trainshed.base.voice import tell
 
 from .between_hosts import LocalStepsError
 from .host_lines import Flight, Line, Stages
-from .roll_call import EXCHANGE, Meeting, Present, alike, may_begin, meeting_of, read_here, read_meeting
-from .signs_of_life import MISSED, Life
+from .rendezvous import EXCHANGE, Meeting, Present, alike, may_begin, meeting_of, read_here, read_meeting
+from .heartbeat import MISSED, Life
 
 T = TypeVar("T")
 Work = Callable[[Line, Meeting], Stages[T]]

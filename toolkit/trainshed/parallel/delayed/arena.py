@@ -11,7 +11,7 @@ import re
 
 import torch
 
-from ..errors import PipelineError
+from ..ground.errors import PipelineError
 
 _RESERVED = 1 << 42  # bytes of addresses: a model of a trillion parameters in float32
 _NORESERVE = 0x4000  # mmap(2); Python names it from 3.13 on

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..tree import tensors
+from ..ground.tree import tensors
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..tree import tensors
+from ..ground.tree import tensors
 from .arena import Arena
 from .schemas import results_on_meta, written
 

@@ -18,8 +18,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import PipelineError
-from ..tree import tensors
+from ..ground.errors import PipelineError
+from ..ground.tree import tensors
 from .arena import Arena
 from .schemas import draws, mapped, results_on_meta, written
 

@@ -13,8 +13,8 @@ from types import FunctionType, TracebackType
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
-from ..errors import PipelineError
-from ..grid import Grid
+from ..ground.errors import PipelineError
+from ..ground.grid import Grid
 
 # What gloo and NCCL say where a peer is gone.
 _LOST = ("Connection closed", "Connection reset", "peer", "Broken pipe", "Timed out", "timed out", "gloo")

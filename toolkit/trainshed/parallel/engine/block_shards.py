@@ -23,17 +23,17 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_leaves
 
-from ..errors import PipelineError
-from ..grid import Grid
+from ..ground.errors import PipelineError
+from ..ground.grid import Grid
 from ..plan.calltree import CallTree
-from ..record.naming import first_names
-from ..record.subject import Backward, Subject
-from ..shards import refuse_hook, shard_axis, tensor_axis
-from ..tree import map_leaves, tensors
+from ..tracing.naming import first_names
+from ..tracing.subject import Backward, Subject
+from ..ground.shards import refuse_hook, shard_axis, tensor_axis
+from ..ground.tree import map_leaves, tensors
 from .batch import Microbatch
 from .checking import same_everywhere
 from .losses import Losses
-from .tensor.exchanges import length_of, start_of
+from ..ground.exchanges import length_of, start_of
 
 
 class BlockShards:

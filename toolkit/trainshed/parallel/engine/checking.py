@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..errors import Different, PipelineError
-from ..grid import Grid
+from ..ground.errors import Different, PipelineError
+from ..ground.grid import Grid
 from ..plan.lines import comparison_lines, whole_lines
 from ..plan.plan_file import Plan
 from .batch import Microbatch, digest
 from .gradients import GradientSync
-from .meeting import DIFFERENCE, GRADIENTS, REPORT, STEP, numbers, objects, replicas_agree
+from .object_collectives import DIFFERENCE, GRADIENTS, REPORT, STEP, numbers, objects, replicas_agree
 from .shape import Cut, Way
 from .zero_bubble import Inseparable
 

@@ -15,17 +15,17 @@ import torch
 
 from trainshed.base.errors import some
 
-from ..errors import Different, PipelineError
-from ..grid import Grid
-from ..record.subject import Backward, Subject
-from ..record.surroundings import Surroundings
-from ..record.switches import Key, Look, Switches, changes, spoken
-from ..replay import dice
-from ..replay.gates import UnitGates
-from ..replay.route import Scout
+from ..ground.errors import Different, PipelineError
+from ..ground.grid import Grid
+from ..tracing.subject import Backward, Subject
+from ..tracing.global_effects import Surroundings
+from ..tracing.python_state import Key, Look, Switches, changes, spoken
+from ..tracing import host_rng as dice
+from ..tracing.call_routing import UnitGates
+from ..tracing.route import Scout
 from .batch import Microbatch, facts
 from .checking import first_difference, in_company, of_the_same
-from .meeting import WAYS
+from .object_collectives import WAYS
 from .prepared import Prepared
 from .records import UNKNOWN, Records
 from .shape import Way

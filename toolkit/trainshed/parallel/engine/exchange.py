@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from ..shards import follow
-from .absent import IN_SHARDS, AbsentParameter
+from ..ground.shards import follow
+from .remote_parameters import IN_SHARDS, AbsentParameter
 
 Hand = Callable[[Mapping[int, str], Mapping[str, nn.Parameter]], None]
 

@@ -20,11 +20,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from ..errors import PipelineError
-from ..grid import Grid
-from ..halves import gradient_type, no_gradient
+from ..ground.errors import PipelineError
+from ..ground.grid import Grid
+from ..ground.halves import gradient_type, no_gradient
 from ..plan.costs import BUCKET_BYTES
-from ..shards import local, tensor_axis
+from ..ground.shards import local, tensor_axis
 from .stage_shards import Reduced, StageShards
 
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from ..grid import Grid
-from ..shards import whole
+from ..ground.grid import Grid
+from ..ground.shards import whole
 from .context.stage_blocks import StageBlocks
 from .exchange import Exchange
 from .placement import Placement

@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from ..grid import Grid
+from ..ground.grid import Grid
 from ..plan.costs import Link
 
 _LARGE = 2**20  # bytes; long enough for the bandwidth to show, short enough for a slow network

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..record.subject import Backward
-from ..tree import map_leaves
+from ..tracing.subject import Backward
+from ..ground.tree import map_leaves
 from .batch import Microbatch
 
 

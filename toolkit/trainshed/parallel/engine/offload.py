@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..grid import Grid
-from ..shards import local
+from ..ground.grid import Grid
+from ..ground.shards import local
 
 SMALLEST = 2**20
 _PROBE = 64 * 2**20

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from ..errors import PipelineError
-from ..tree import Stand, map_leaves
+from ..ground.errors import PipelineError
+from ..ground.tree import Stand, map_leaves
 
 
 class _Described(Stand):

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..errors import PipelineError
-from ..grid import Grid
+from ..ground.errors import PipelineError
+from ..ground.grid import Grid
 from .shape import Cut
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..record.held import Place
+from ..tracing.held import Place
 from .outputs import Post
 from .schedule import Schedule
 from .shape import Way

@@ -12,19 +12,19 @@ import torch.distributed as dist
 from torch import nn
 
 from ..delayed.tape import Tape
-from ..errors import PlanError, SeveralPasses
+from ..ground.errors import PlanError, SeveralPasses
 from ..plan.plan_file import Plan
-from ..record.naming import never_called
-from ..record.subject import Backward, Subject, refuse_unsteady
-from ..record.trace import Trace
-from ..replay.gates import UnitGates
-from .absent import Absent
+from ..tracing.naming import never_called
+from ..tracing.subject import Backward, Subject, refuse_unsteady
+from ..tracing.trace import Trace
+from ..tracing.call_routing import UnitGates
+from .remote_parameters import Absent
 from .batch import Microbatch, facts
 from .checking import agree_with_replicas, compare
 from .choosing import Chooser
 from .gradients import GradientSync, reached_by_replicas
 from .holding import Holding
-from .meeting import RECORD
+from .object_collectives import RECORD
 from .offload import offload_for
 from .placement import broadcast_state, extend, place, renamed
 from .planning import Asked, Planned, agree_on_plan, from_leader, write_only

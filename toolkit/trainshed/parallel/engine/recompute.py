@@ -16,14 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..grid import Grid
-from ..memory import SPARE, free_bytes
+from ..ground.grid import Grid
+from ..ground.memory import SPARE, free_bytes
 from ..plan.costs import beside
 from ..plan.plan_file import Plan
-from ..record.trace import Event, Trace
-from ..shards import local
+from ..tracing.trace import Event, Trace
+from ..ground.shards import local
 from .holding import Holding
-from .meeting import RECORD, objects
+from .object_collectives import RECORD, objects
 from .offload import Offload
 from .planning import Asked, wish_of
 from .shape import Cut

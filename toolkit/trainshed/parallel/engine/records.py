@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..record.switches import Key, Look, Values, changes
+from ..tracing.python_state import Key, Look, Values, changes
 from .prepared import Prepared
 
 UNKNOWN = -1

@@ -16,9 +16,9 @@ from torch.distributed.pipelining.schedules import _Action, _add_send_recv, _Com
 
 from trainshed.contract.wire.pipeline import V_SHAPED
 
-from ..errors import PipelineError
+from ..ground.errors import PipelineError
 from ..plan.simulate import order
-from ..plan.work import Work, seat_of
+from ..ground.schedule_work import Work, seat_of
 from .actions import ActionRuntime
 from .batch import runs_evenly
 from .stage import ReplayStage, StageModule

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import PlanError
+from ..ground.errors import PlanError
 from ..plan.plan_file import Plan
-from ..record.trace import Trace
+from ..tracing.trace import Trace
 
 
 @dataclass(frozen=True)

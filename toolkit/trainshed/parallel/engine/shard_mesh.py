@@ -10,8 +10,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
-from ..grid import Grid
-from ..shards import TENSOR, tensor_axis
+from ..ground.grid import Grid
+from ..ground.shards import TENSOR, tensor_axis
 
 
 def let_go(mesh: DeviceMesh) -> None:

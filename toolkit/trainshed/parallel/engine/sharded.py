@@ -11,19 +11,19 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from ..delayed.tape import Tape
-from ..errors import NotServed
-from ..grid import TensorGroup
-from ..halves import half_type
-from ..memory import SPARE, free_bytes
-from ..record.naming import first_names
-from ..record.subject import Backward
-from .absent import IN_SHARDS, Absent
+from ..ground.errors import NotServed
+from ..ground.grid import TensorGroup
+from ..ground.halves import half_type
+from ..ground.memory import SPARE, free_bytes
+from ..tracing.naming import first_names
+from ..tracing.subject import Backward
+from .remote_parameters import IN_SHARDS, Absent
 from .block_shards import blocks, refuse_hooks
 from .holding import Holding
-from .meeting import UNDIVIDED, objects
+from .object_collectives import UNDIVIDED, objects
 from .placement import broadcast_state
 from .shard_mesh import ShardMesh
-from .stand_in import StandIn, is_compiled
+from .forward_patch import StandIn, is_compiled
 from .suitable import check_values
 from .tensor.joint_steps import JointEngine, Step
 from .tensor.part_shards import PartShards

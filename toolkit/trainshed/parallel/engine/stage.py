@@ -13,16 +13,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
-from ..errors import PipelineError, TraceMismatch
-from ..record import notes
-from ..record.held import OfStages, Place
-from ..record.notes import Notes
-from ..record.subject import Backward
-from ..replay import dice, rng
-from ..replay.gates import Gatekeeper, UnitGates, Watcher
-from ..replay.replay import StageForward
-from ..torch_version import TORCH
-from ..tree import map_leaves, with_cloned_tensors
+from ..ground.errors import PipelineError, TraceMismatch
+from ..tracing import notes
+from ..tracing.held import OfStages, Place
+from ..tracing.notes import Notes
+from ..tracing.subject import Backward
+from ..tracing import host_rng as dice, rng
+from ..tracing.call_routing import Gatekeeper, UnitGates, Watcher
+from ..tracing.replay import StageForward
+from ..ground.torch_version import TORCH
+from ..ground.tree import map_leaves, with_cloned_tensors
 from .context.stage_blocks import StageBlocks
 from .offload import Offload
 from .recompute import ALL_KEPT, Fit

@@ -16,21 +16,21 @@ from torch import nn
 
 from trainshed.base.errors import shorten
 
-from ..errors import PipelineError
-from ..grid import Grid, TensorGroup
-from ..plan.pieces import Foreseen
-from ..record.subject import Subject
-from ..shards import local, whole
-from ..tree import exchange, tensors
-from .absent import IN_SHARDS, Absent
+from ..ground.errors import PipelineError
+from ..ground.grid import Grid, TensorGroup
+from ..plan.division import Foreseen
+from ..tracing.subject import Subject
+from ..ground.shards import local, whole
+from ..ground.tree import exchange, tensors
+from .remote_parameters import IN_SHARDS, Absent
 from .exchange import Exchange, Exchanged, Hand
-from .meeting import STEP, objects
-from .tensor.alike import agreed_seed, compare_in_company
+from .object_collectives import STEP, objects
+from .tensor.rank_agreement import agreed_seed, compare_in_company
 from .tensor.division import Division, tensor_mesh
 from .tensor.foresight import foresee, run_forward
 from .tensor.pairs import Pairs, Seen, look_for
-from .tensor.part import Part, whole_of
-from .verify.sketch import Sketch, sketch
+from .tensor.sharded_tensor import Part, whole_of
+from .verify.tensor_digest import Sketch, sketch
 
 
 class StageParts(Exchange):

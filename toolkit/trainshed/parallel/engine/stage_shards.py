@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..errors import PipelineError
-from ..grid import Grid
-from ..halves import stays_half
-from ..shards import local, refuse_hook, tensor_axis
+from ..ground.errors import PipelineError
+from ..ground.grid import Grid
+from ..ground.halves import stays_half
+from ..ground.shards import local, refuse_hook, tensor_axis
 from .exchange import Exchange, Exchanged, Hand
-from .meeting import STEP, replicas_agree
+from .object_collectives import STEP, replicas_agree
 from .renamed import all_gather, reduce_scatter
 from .shard_mesh import ShardMesh
 

@@ -10,21 +10,21 @@ from typing import Any
 import torch
 
 from ..delayed.tape import Tape
-from ..errors import PipelineError, SeveralPasses, TraceMismatch
+from ..ground.errors import PipelineError, SeveralPasses, TraceMismatch
 from ..plan.plan_file import Plan
-from ..record.at_hand import name_of
-from ..record.subject import Backward
-from ..replay import dice, rng
+from ..tracing.captured_values import name_of
+from ..tracing.subject import Backward
+from ..tracing import host_rng as dice, rng
 from .alarm import Alarm
 from .batch import Microbatch, Ran, digest, parts_of
 from .checking import agree_with_replicas, check_gradients, meet, refuse_hooks, report, same_batch
 from .holding import Holding
-from .meeting import STEP
+from .object_collectives import STEP
 from .placement import broadcast_buffers
 from .planning import Planned
 from .preparing import Preparation, Prepared
 from .stage import Step
-from .supply import empties, supply
+from .placeholder_batches import empties, supply
 from .tensor.division import in_words
 from .verify.verifier import Verifier
 

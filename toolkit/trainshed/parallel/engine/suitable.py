@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from trainshed.base.errors import did_you_mean, shorten
 
-from ..errors import PipelineError
+from ..ground.errors import PipelineError
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "PipelineModel")
 

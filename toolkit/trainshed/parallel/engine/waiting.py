@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import nn
 
 from ..delayed.tape import Tape
-from ..errors import PipelineError
-from ..grid import Grid
-from .absent import NOT_YET, Absent
+from ..ground.errors import PipelineError
+from ..ground.grid import Grid
+from .remote_parameters import NOT_YET, Absent
 
 
 class Waiting:

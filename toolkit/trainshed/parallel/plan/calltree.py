@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..record.naming import first_names
-from ..tree import tensors
+from ..tracing.naming import first_names
+from ..ground.tree import tensors
 
 
 @dataclass

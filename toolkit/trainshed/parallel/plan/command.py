@@ -20,7 +20,7 @@ from trainshed.contract.wire.pipeline import V_SHAPED
 from trainshed.contract.wire.variables import PLAN_HOW, PLAN_ONLY, of_setting
 
 from .arguments import read_plan_arguments
-from .how import How
+from .plan_options import How
 
 
 class PlanWritten(SystemExit):

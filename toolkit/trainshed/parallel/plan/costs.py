@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from ..errors import PlanError
-from ..halves import is_half
-from ..record.trace import Trace
+from ..ground.errors import PlanError
+from ..ground.halves import is_half
+from ..tracing.trace import Trace
 
 
 @dataclass(frozen=True)

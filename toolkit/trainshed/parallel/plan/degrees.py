@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import PlanError
-from .of_rank import Weight, held_by_ranks
+from ..ground.errors import PlanError
+from .rank_memory import Weight, held_by_ranks
 from .over_replicas import PROCESS_MIB, Step, all_sharded, replicated, stages_sharded
 from .plan_file import Plan
-from .ways import Way
+from .candidates import Way
 
 # Ways that are this little slower than the fastest count as fast, and the one that needs least memory is taken.
 _AS_FAST = 1.02

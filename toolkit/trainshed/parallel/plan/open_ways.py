@@ -13,8 +13,8 @@ from typing import Any
 from trainshed.contract.wire.pipeline import PipelineError, PipelineSettings, read_settings
 
 from .degrees import Choice
-from .ways import Terms, Way, ways_for
-from .wish import Wish
+from .candidates import Terms, Way, ways_for
+from .plan_request import Wish
 
 # Orders of work, and the stages that each rank then has.
 _ORDERS = (("1f1b", 1), ("interleaved1f1b", 2), ("interleavedzerobubble", 1), ("zbvzerobubble", 2))

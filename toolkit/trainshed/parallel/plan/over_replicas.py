@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .costs import BUCKET_BYTES, Sent
-from .of_rank import Held, Weight, held_by_ranks, of_tensor_rank
+from .rank_memory import Held, Weight, held_by_ranks, of_tensor_rank
 from .plan_file import Plan
-from .ways import Way
+from .candidates import Way
 
 _MIB = 2**20
 # Bytes that are read or written for each byte of gradients that are summed: they are put into a bucket, divided there, and

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..errors import PlanError, TooFewParts
+from ..ground.errors import PlanError, TooFewParts
 from .calltree import covering_pin
 from .costs import Costs, Link, StageCosts
 

@@ -30,7 +30,7 @@ from torch import nn
 
 from trainshed.base.errors import shorten
 
-from ..errors import PlanError
+from ..ground.errors import PlanError
 
 VERSION = 1
 

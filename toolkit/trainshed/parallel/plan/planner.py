@@ -8,19 +8,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from ..delayed.shapes import ShapesOnly
-from ..errors import PlanError, TooFewParts
-from ..record.naming import first_name
-from ..record.subject import Subject
-from ..record.trace import Trace
+from ..ground.errors import PlanError, TooFewParts
+from ..tracing.naming import first_name
+from ..tracing.subject import Subject
+from ..tracing.trace import Trace
 from .calltree import Call, CallTree, choose_units
 from .costs import Costs, costs_of, of_rows, of_sequences, recomputed, slowed
 from .partition import partition
-from .pieces import Divided, Foreseen, divided, divided_costs, pieces_of_rows, slowed_pieces
+from .division import Divided, Foreseen, divided, divided_costs, pieces_of_rows, slowed_pieces
 from .plan_file import Plan
 from .prediction import ASKED_FOR, OF_SEQUENCES, describe
 from .profile import SECONDS_PER_BYTE, SECONDS_PER_OPERATION, profile
 from .runtime import seconds_around
-from .wish import Wish
+from .plan_request import Wish
 
 # A stage this much slower than an even share is worth another try with finer units.
 _UNEVEN = 1.03

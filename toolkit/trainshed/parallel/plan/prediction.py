@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..record.subject import Subject
-from ..record.trace import Trace
+from ..tracing.subject import Subject
+from ..tracing.trace import Trace
 from .costs import LAST_MESSAGES, OVERHEAD, Costs, StageCosts
-from .pieces import Divided
+from .division import Divided
 from .plan_file import Plan, PlanUnit, model_fingerprint
 from .simulate import ZERO_BUBBLE, order, step_seconds
 from .traffic import bytes_sent, crossings, summed_by_stages
-from .wish import Wish
+from .plan_request import Wish
 
 MIB = 2**20
 # Why modules are not opened, where the job has said so itself.

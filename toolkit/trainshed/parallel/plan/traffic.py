@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .costs import Costs, Sent
-from .wish import Wish
+from .plan_request import Wish
 
 
 def crossings(costs: Costs, starts: Sequence[int], wish: Wish) -> list[int]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from .work import Work
+from ..ground.schedule_work import Work
 
 _KINDS = {"F": "forward", "B": "backward", "W": "weight", "D": "whole"}
 # How often, and what.

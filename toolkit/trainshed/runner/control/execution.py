@@ -41,7 +41,7 @@ from ..state.verdict import judge, went_on_without
 from .attempts import Attempts
 from .live_mlflow import LiveMlflow
 from .parent import with_parent
-from .pinned import with_pinned_models
+from .resolve_models import with_pinned_models
 from .warm import Warm
 
 

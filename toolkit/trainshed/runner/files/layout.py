@@ -17,7 +17,7 @@ from trainshed.contract.paths import DEFAULT_BASE
 
 from ..job.job import Channel, Job
 from . import code
-from .own_places import RUNS, state_folder
+from .user_dirs import RUNS, state_folder
 from .platform_files import config_files, to_json
 from .provenance import note_start
 from .run import Host, Run, hosts_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from trainshed.base.numerals import whole
 
-from .own_places import RUNS
+from .user_dirs import RUNS
 from .run import Run
 
 

@@ -108,8 +108,8 @@ def _fetch(
     shared: bool,
 ) -> None:
     """Each host's folder gets its part of what is elsewhere."""
-    from .fetching.bring import Way, bring_all
-    from .fetching.kept import find_cache
+    from .fetching.download import Way, bring_all
+    from .fetching.file_cache import find_cache
     from .fetching.sources import listed
     from .warm_pool import channels_of
 

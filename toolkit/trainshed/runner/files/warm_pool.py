@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass
 from trainshed.base.files import read_object, write_atomic
 from trainshed.base.locks import is_held, locked
 
-from .fetching.kept import Cache
-from .own_places import state_folder
+from .fetching.file_cache import Cache
+from .user_dirs import state_folder
 from .run import Run
 
 ABOUT, LOCK, KEEPER, PACKAGES, CHANNELS, RELEASED = "pool.json", "lock", "keeper", "packages", "channels", "released"

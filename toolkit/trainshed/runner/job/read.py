@@ -18,7 +18,7 @@ from .declared import check_declared
 from .fields import BY_NAME, FIELDS, LOCATED, PLACES
 from .groups import with_groups
 from .job import Job
-from .meanings import MEANINGS, usable_name
+from .field_parsers import MEANINGS, usable_name
 from .nodes import Node
 from .program import locate_program
 

@@ -17,7 +17,7 @@ from .checker import Checker, entries
 from .fields import CHANNEL, FIELDS, every
 from .foreign import refuse_foreign, refuse_manifests
 from .job import S3
-from .meanings import usable_name
+from .field_parsers import usable_name
 from .nodes import Node, RawText
 
 JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")

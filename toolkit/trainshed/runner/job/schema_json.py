@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .fields import FIELDS, Field
-from .meanings import LONGEST_REGEX
+from .field_parsers import LONGEST_REGEX
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _PATH = {"type": "string", "minLength": 1}

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from trainshed.base.files import read_bytes, remove, write_atomic
 
-from ..files.own_places import state_folder
+from ..files.user_dirs import state_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, d
 from trainshed.base.files import read_object
 from trainshed.base.secrets import MASK
 
-from ..files.own_places import RUNS
+from ..files.user_dirs import RUNS
 from ..files.run import SSH_HOSTS, Run, hosts_of, slurm_number
 from ..job.job import KUBERNETES, SSH, Job
 from . import identity, index

@@ -12,7 +12,7 @@ from trainshed import __version__
 from trainshed.base.errors import TrainshedError, did_you_mean
 from trainshed.base.files import write_atomic
 
-from ..job.meanings import usable_name
+from ..job.field_parsers import usable_name
 from ..job.nodes import scalar
 
 LARGEST = 1 << 20  # bytes of a script that is looked at

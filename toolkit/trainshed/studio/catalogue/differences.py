@@ -11,7 +11,7 @@ from trainshed.base.secrets import MASK
 from trainshed.runner.state.stored import Stored
 
 from .code_changes import changes_of
-from .telling import told_of
+from .run_facts import told_of
 
 GIVEN = ("program", "hyperparameters", "code", "packages", "data", "environment", "image", "machine", "settings", "parents")
 RESULTS = ("outcome", "metrics")

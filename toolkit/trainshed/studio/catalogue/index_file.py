@@ -18,7 +18,7 @@ from contextlib import closing
 
 from trainshed.base.errors import EXIT_UNAVAILABLE, TrainshedError
 from trainshed.base.files import remove
-from trainshed.runner.files.own_places import state_folder
+from trainshed.runner.files.user_dirs import state_folder
 
 from .tables import SCHEMA, VERSION
 

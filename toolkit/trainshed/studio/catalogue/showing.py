@@ -12,7 +12,7 @@ from trainshed.runner.display.runs import ago
 from trainshed.runner.display.summary import shown
 from trainshed.runner.state.status import iso
 
-from .better import better
+from .metric_direction import better
 from .differences import Differences
 
 WIDEST = 100  # characters of a value

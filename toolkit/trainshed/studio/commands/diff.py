@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Prints the differences; returns the exit status. Raises TrainshedError."""
     from trainshed.studio.catalogue.differences import differences
-    from trainshed.studio.catalogue.finding import find
+    from trainshed.studio.catalogue.lookup import find
 
     found = differences(find(options.first, os.environ, say), find(options.second, os.environ, say))
     if options.json:

@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Prints the runs; returns the exit status. Raises TrainshedError."""
     from trainshed.studio.catalogue.listing import Wanted, as_csv, as_json, ask, everything_as_json, table
-    from trainshed.studio.catalogue.opening import opened
+    from trainshed.studio.catalogue.open_catalogue import opened
 
     if options.json and options.csv:
         raise UsageError("--json and --csv cannot be used together")

@@ -24,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Adds a note, or prints the notes; returns the exit status. Raises TrainshedError."""
     from trainshed.studio.catalogue import labels
-    from trainshed.studio.catalogue.finding import find
+    from trainshed.studio.catalogue.lookup import find
 
     text = sys.stdin.read() if options.text == "-" else options.text
     if options.text and not text.strip():

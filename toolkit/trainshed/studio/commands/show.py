@@ -23,8 +23,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Prints the run; returns the exit status. Raises TrainshedError."""
-    from trainshed.studio.catalogue.finding import find
-    from trainshed.studio.catalogue.telling import told_of
+    from trainshed.studio.catalogue.lookup import find
+    from trainshed.studio.catalogue.run_facts import told_of
 
     told = told_of(find(options.run, os.environ, say) if options.run else run_of(options))
     if options.json:

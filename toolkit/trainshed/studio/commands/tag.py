@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Changes tags, or prints them; returns the exit status. Raises TrainshedError."""
     from trainshed.studio.catalogue import labels
-    from trainshed.studio.catalogue.finding import find
+    from trainshed.studio.catalogue.lookup import find
 
     names = [word for word in options.words if word[:1] not in ("+", "-")]
     if not names:

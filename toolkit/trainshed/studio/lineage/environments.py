@@ -23,7 +23,7 @@ from trainshed.base.errors import TrainshedError, one_line, shorten, some
 from trainshed.base.files import read_object, write_atomic
 from trainshed.base.secrets import MASK, mask_text
 from trainshed.machine.installed import ARCHIVE, EDITABLE, LOCAL, VCS, environment, installed
-from trainshed.runner.files.own_places import state_folder
+from trainshed.runner.files.user_dirs import state_folder
 
 OURS = "trainshed"  # which is the one that is called, whatever the run had
 COMPLETE = "complete.json"

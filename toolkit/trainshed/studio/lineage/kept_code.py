@@ -16,7 +16,7 @@ from trainshed.base.errors import ProgramError, TrainshedError, one_line, some
 from trainshed.machine.fingerprint import DIGITS, WHOLE, digest_of
 from trainshed.machine.folders import FILE, Found
 from trainshed.machine.hashing import hashed, hashes_of
-from trainshed.runner.files.own_places import state_folder
+from trainshed.runner.files.user_dirs import state_folder
 from trainshed.runner.state.provenance import Provenance, code_files
 from trainshed.runner.state.stored import Stored
 

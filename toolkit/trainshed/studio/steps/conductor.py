@@ -1,7 +1,7 @@
 """The loop of a pipeline: starts what can start, watches what runs, reuses what was done.
 
 Every step that runs has a runner in the background, which goes on when the conductor is killed. The conductor writes down
-what it is about to do before it does it; whoever is started after it finds each run by its lock (runner/control/held.py).
+what it is about to do before it does it; whoever is started after it finds each run by its lock (runner/control/child_runs.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainshed.base.locks import is_held
 from trainshed.base.units import duration
 from trainshed.contract.model_reference import reference_of
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
-from trainshed.runner.control.held import Standing, gets_another_start, look_at
+from trainshed.runner.control.child_runs import Standing, gets_another_start, look_at
 from trainshed.runner.control.operations import stop
 from trainshed.runner.control.recover import settle
 from trainshed.runner.state.stored import load

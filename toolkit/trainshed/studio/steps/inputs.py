@@ -20,7 +20,7 @@ from trainshed.contract.wire.variables import MODEL_STORE
 from trainshed.machine.fingerprint import INCOMPLETE, SAMPLED, WHOLE, of_files, of_folder
 from trainshed.machine.hashing import hashes_of
 from trainshed.runner.files import code
-from trainshed.runner.files.own_places import RUNS, state_folder
+from trainshed.runner.files.user_dirs import RUNS, state_folder
 from trainshed.runner.job.channels import glob_root
 from trainshed.runner.job.job import Channel, Job
 from trainshed.runner.state.job_json import masked

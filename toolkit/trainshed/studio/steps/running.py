@@ -15,7 +15,7 @@ from trainshed.base.errors import EXIT_SUCCESS, TrainshedError, did_you_mean, on
 from trainshed.base.files import write_atomic
 from trainshed.base.locks import is_held
 from trainshed.base.secrets import mask_mapping, mask_text
-from trainshed.runner.control.held import look_at
+from trainshed.runner.control.child_runs import look_at
 from trainshed.runner.control.operations import stop as stop_run
 from trainshed.runner.files.run import REPORT
 from trainshed.studio.tune.sessions import end as end_tuning

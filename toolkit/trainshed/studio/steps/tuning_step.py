@@ -19,9 +19,9 @@ import trainshed
 from trainshed.base.errors import Problem, TrainshedError
 from trainshed.base.files import read_object, remove, write_atomic
 from trainshed.base.secrets import mask_text
-from trainshed.runner.control.held import take
+from trainshed.runner.control.child_runs import take
 from trainshed.runner.control.parent import with_parent
-from trainshed.runner.control.pinned import with_pinned_models
+from trainshed.runner.control.resolve_models import with_pinned_models
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.nodes import Node
 from trainshed.studio.tune.board import counted

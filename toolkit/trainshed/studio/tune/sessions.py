@@ -13,9 +13,9 @@ from typing import Any
 
 from trainshed.base.errors import EXIT_SUCCESS, JobError, TrainshedError
 from trainshed.runner.control.operations import stop as stop_run
-from trainshed.runner.control.pinned import with_pinned_models
+from trainshed.runner.control.resolve_models import with_pinned_models
 from trainshed.runner.files import code
-from trainshed.runner.files.own_places import RUNS, state_folder
+from trainshed.runner.files.user_dirs import RUNS, state_folder
 from trainshed.runner.job.references import look_up, secrets_of
 from trainshed.runner.state.stored import refuse_masked
 

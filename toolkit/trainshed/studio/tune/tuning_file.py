@@ -27,7 +27,7 @@ from trainshed.runner.job.encode import encode
 from trainshed.runner.job.fields import BY_NAME as JOB_FIELDS
 from trainshed.runner.job.fields import DAY, Field
 from trainshed.runner.job.job import HERE, SLURM, Job
-from trainshed.runner.job.meanings import usable_name
+from trainshed.runner.job.field_parsers import usable_name
 from trainshed.runner.job.nodes import Node
 from trainshed.runner.job.request import is_request, read_file, translate
 from trainshed.runner.job.yamlfile import read_nodes

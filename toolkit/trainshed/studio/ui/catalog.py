@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainshed.base.errors import one_line
-from trainshed.runner.files.own_places import RUNS
+from trainshed.runner.files.user_dirs import RUNS
 from trainshed.runner.state import index
 from trainshed.runner.state.stored import Stored, load
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainshed.runner.files.fetching import ranges
-from trainshed.runner.files.fetching.bring import Way, bring_all
+from trainshed.runner.files.fetching.download import Way, bring_all
 from trainshed.runner.files.fetching.items import Changed, Item
-from trainshed.runner.files.fetching.kept import Cache
+from trainshed.runner.files.fetching.file_cache import Cache
 
 
 class Storage:

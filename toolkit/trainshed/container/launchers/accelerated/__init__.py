@@ -22,7 +22,7 @@ def with_its_variables(launch: Launch, kind: str) -> Launch:
     Raises:
         LaunchError: the file is absent, wrong, or asks for what this job has not; or Accelerate is not installed.
     """
-    from .asking import variables_of
+    from .query import variables_of
     from .config_file import read
 
     name = launch.job.settings.accelerate
@@ -41,7 +41,7 @@ def with_its_variables(launch: Launch, kind: str) -> Launch:
 
 def with_note(launch: Launch) -> Launch:
     """The launch, with a note where the code folder has one such file and nothing names it."""
-    from .nearby import note
+    from .find_config import note
 
     found = note(launch)
     return launch.replace(notes=(*launch.notes, found)) if found else launch

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from ...grid import TensorGroup
-from ...record.subject import Backward
+from ...ground.grid import TensorGroup
+from ...tracing.subject import Backward
 from ..holding import Holding
 from ..placement import broadcast_state
 from ..suitable import check_values

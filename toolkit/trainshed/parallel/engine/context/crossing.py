@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...grid import TensorGroup
+from ...ground.grid import TensorGroup
 from ..renamed import reduce_scatter
 from .slices import Slices, laid_out_as
 

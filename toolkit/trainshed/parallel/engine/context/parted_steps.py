@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from ...grid import TensorGroup
+from ...ground.grid import TensorGroup
 from ..tensor.divided_steps import TensorEngine
 from ..tensor.division import Division
 from ..tensor.joint_steps import Parted, Step

@@ -17,16 +17,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import NotServed, PipelineError
-from ...record.naming import first_names
-from ...tree import leaves, map_leaves
-from ..meeting import FINDINGS, objects
-from ..stand_in import StandIn, is_compiled
-from ..tensor.alike import apart, look_at, refuse_apart
+from ...ground.errors import NotServed, PipelineError
+from ...tracing.naming import first_names
+from ...ground.tree import leaves, map_leaves
+from ..object_collectives import FINDINGS, objects
+from ..forward_patch import StandIn, is_compiled
+from ..tensor.rank_agreement import apart, look_at, refuse_apart
 from ..verify.unit_outputs import Watch
 from .crossing import Crossing, cut, join, shared
-from .inside import Inside
-from .proof import Proof
+from .op_handlers import Inside
+from .equivalence_check import Proof
 from .rules import Rule, candidates, is_hidden, signature
 from .slices import Slices
 

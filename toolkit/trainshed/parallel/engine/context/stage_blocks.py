@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import PipelineError, PlanError
-from ...grid import Grid, TensorGroup
-from ...record.subject import Subject
-from ..meeting import STEP, objects
-from ..tensor.alike import agreed_seed, compare_in_company
+from ...ground.errors import PipelineError, PlanError
+from ...ground.grid import Grid, TensorGroup
+from ...tracing.subject import Subject
+from ..object_collectives import STEP, objects
+from ..tensor.rank_agreement import agreed_seed, compare_in_company
 from .crossing import Crossing
-from .looking import blocks_in
+from .find_blocks import blocks_in
 from .region import NOTHING, Region, Turn, candidates_in, in_words
 
 Marks = Callable[[nn.Module], bool | None]

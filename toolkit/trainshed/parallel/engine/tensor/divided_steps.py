@@ -14,13 +14,13 @@ from torch import nn
 
 from trainshed.base.errors import shorten
 
-from ...errors import PipelineError
-from ...grid import TensorGroup
-from ...record.subject import Backward
-from ...replay import dice, rng
+from ...ground.errors import PipelineError
+from ...ground.grid import TensorGroup
+from ...tracing.subject import Backward
+from ...tracing import host_rng as dice, rng
 from ..holding import Holding
 from ..losses import Losses, called
-from ..meeting import UNDIVIDED, objects
+from ..object_collectives import UNDIVIDED, objects
 from ..placement import broadcast_state
 from ..shard_mesh import ShardMesh, let_go
 from ..suitable import check_values

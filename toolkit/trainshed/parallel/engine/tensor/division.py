@@ -15,21 +15,21 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from ...errors import PipelineError
-from ...halves import stays_half
-from ...record.naming import first_names
-from ...shards import has_gradient_hook, whole
-from ...tree import map_leaves
+from ...ground.errors import PipelineError
+from ...ground.halves import stays_half
+from ...tracing.naming import first_names
+from ...ground.shards import has_gradient_hook, whole
+from ...ground.tree import map_leaves
 from ..verify.unit_outputs import Watch
-from .alike import look_at
-from .exchanges import exchanged, length_of, scattered, summed
+from .rank_agreement import look_at
+from ...ground.exchanges import exchanged, length_of, scattered, summed
 from .experts import experts_of
 from .kinds import Compute, Entrance, Kind, kind_of, only
 from .pairs import Attempt, Choice
-from .part import Part, Region, shown, whole_of
+from .sharded_tensor import Part, Region, shown, whole_of
 from .part_parameters import PartParameter, ReplacedParameter
 from .sequences import in_tokens
-from .uses import Uses
+from .parameter_usage import Uses
 
 Told = TypeVar("Told")
 Tried = TypeVar("Tried", bound=Attempt)

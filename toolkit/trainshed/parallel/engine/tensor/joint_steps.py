@@ -16,30 +16,30 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from ...errors import PipelineError
-from ...grid import TensorGroup
+from ...ground.errors import PipelineError
+from ...ground.grid import TensorGroup
 from ...plan.plan_file import Plan
-from ...record.at_hand import name_of
-from ...record.subject import Backward
-from ...replay import dice, rng
-from ...shards import whole
-from ...tree import with_cloned_tensors
+from ...tracing.captured_values import name_of
+from ...tracing.subject import Backward
+from ...tracing import host_rng as dice, rng
+from ...ground.shards import whole
+from ...ground.tree import with_cloned_tensors
 from ..alarm import Alarm
 from ..batch import Microbatch, Ran, parts_of
 from ..block_shards import refuse_hooks, run_by_all
 from ..checking import same_everywhere
 from ..holding import Holding
 from ..losses import Losses, called
-from ..meeting import FINDINGS, objects
+from ..object_collectives import FINDINGS, objects
 from ..placement import broadcast_buffers
 from ..shard_mesh import ShardMesh
-from ..verify.sketch import sketch
+from ..verify.tensor_digest import sketch
 from ..verify.unit_outputs import Watch
-from .alike import apart, refuse_apart
-from .means import Means
+from .rank_agreement import apart, refuse_apart
+from .gradient_averaging import Means
 from .part_shards import PartShards
 from .reference import Reference
-from .turns import Turn, exchange
+from .batch_rotation import Turn, exchange
 
 States = tuple[torch.Tensor, dice.State]
 

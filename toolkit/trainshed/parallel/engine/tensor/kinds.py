@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from .exchanges import collected, entering, gathered, start_of, summed
+from ...ground.exchanges import collected, entering, gathered, start_of, summed
 
 Compute = Callable[..., torch.Tensor]
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from .kinds import Kind
 from .pairs import Attempt, Choice, Pairs, look_for
-from .part import Region
+from .sharded_tensor import Region
 from .sequences import Along, look_along
 
 

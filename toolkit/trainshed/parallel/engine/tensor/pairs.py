@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from .exchanges import length_of
+from ...ground.exchanges import length_of
 from .kinds import Kind
-from .part import Part, Region, Trial, whole_of
+from .sharded_tensor import Part, Region, Trial, whole_of
 
 # Trials in which pairs are looked for, at most: a result that has to be whole may hide pairs behind it.
 _TRIALS = 4

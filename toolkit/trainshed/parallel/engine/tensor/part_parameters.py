@@ -9,9 +9,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 
-from ...errors import PipelineError
-from ...shards import like, local
-from ...torch_version import TORCH
+from ...ground.errors import PipelineError
+from ...ground.shards import like, local
+from ...ground.torch_version import TORCH
 
 
 class ReplacedParameter(nn.Parameter):

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ...tree import leaves, map_leaves
-from .way import Way
+from ...ground.tree import leaves, map_leaves
+from .op_call import Way
 
 # Sizes and strides of a tensor; of all that a function gives.
 Shape = tuple[tuple[int, ...], tuple[int, ...]]

@@ -21,12 +21,12 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from ...grid import Grid
-from ...shards import tensor_axis
-from ...tree import leaves, map_leaves, tensors
+from ...ground.grid import Grid
+from ...ground.shards import tensor_axis
+from ...ground.tree import leaves, map_leaves, tensors
 from ..block_shards import BlockShards
 from ..shard_mesh import ShardMesh
-from .part import Alias, Part
+from .sharded_tensor import Alias, Part
 from .part_parameters import PartParameter, ReplacedParameter
 
 

@@ -15,14 +15,14 @@ from torch import nn
 
 from trainshed.base.errors import shorten
 
-from ...errors import PipelineError
-from ...grid import Grid, TensorGroup
-from ...shards import whole
-from ..meeting import AGAIN, FINDINGS, UNDIVIDED, objects
+from ...ground.errors import PipelineError
+from ...ground.grid import Grid, TensorGroup
+from ...ground.shards import whole
+from ..object_collectives import AGAIN, FINDINGS, UNDIVIDED, objects
 from ..verify.comparing import Findings, Order, described, differences, problem, unsteady
-from ..verify.sketch import sketch
+from ..verify.tensor_digest import sketch
 from ..verify.traces import Traces, no_gradients
-from ..verify.undivided import Outcome, results_of
+from ..verify.reference_step import Outcome, results_of
 from ..verify.unit_outputs import Watch
 
 # The runs after a difference: units of rounding by which results of modules are moved, and the seed of that.

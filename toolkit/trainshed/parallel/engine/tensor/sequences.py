@@ -18,10 +18,10 @@ from weakref import ref
 
 import torch
 
-from .exchanges import length_of
+from ...ground.exchanges import length_of
 from .kinds import Kind
 from .pairs import Attempt, Choice
-from .part import Part, Region, Trial, size_of, whole_of
+from .sharded_tensor import Part, Region, Trial, size_of, whole_of
 
 # What may be sent besides, of what the results send: small tensors, and what a deep model gathers at its ends.
 _MORE = 1 / 64

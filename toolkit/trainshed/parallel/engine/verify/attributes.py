@@ -21,13 +21,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...record.at_hand import OF_EVERY_MODULE, is_own
-from ...record.iteration import Iteration
-from ...record.notes import roll, rolled
+from ...tracing.captured_values import OF_EVERY_MODULE, is_own
+from ...tracing.iteration import Iteration
+from ...tracing.notes import roll, rolled
 from ..checking import gathered
 from ..holding import Holding
-from ..meeting import ATTRIBUTES, numbers
-from .sketch import sketch
+from ..object_collectives import ATTRIBUTES, numbers
+from .tensor_digest import sketch
 
 Key = tuple[str, str]  # module, attribute
 Digests = dict[Key, bytes]

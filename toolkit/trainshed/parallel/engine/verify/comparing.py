@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...errors import PipelineError
-from .sketch import NOTHING, Sketch, total
-from .undivided import Outcome
+from ...ground.errors import PipelineError
+from .tensor_digest import NOTHING, Sketch, total
+from .reference_step import Outcome
 from .unit_outputs import Call
 
 _ORDER = 64  # units of rounding that sums in another order may differ by, in a type of 4 bytes or more

@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
-from ...shards import whole
-from .sketch import NOTHING, Sketch, sketch
+from ...ground.shards import whole
+from .tensor_digest import NOTHING, Sketch, sketch
 
 
 class Contributions:

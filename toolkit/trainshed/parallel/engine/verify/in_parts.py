@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...shards import local
-from ..absent import AbsentParameter
+from ...ground.shards import local
+from ..remote_parameters import AbsentParameter
 from ..holding import Holding
-from ..tensor.exchanges import length_of
-from .sketch import NOTHING, Sketch, sketch
+from ...ground.exchanges import length_of
+from .tensor_digest import NOTHING, Sketch, sketch
 
 _END = -1
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...record.at_hand import behind, closure_of, is_own
-from ...record.contents import contents_of
-from ...record.held import held_tensors
-from ...record.surroundings import Surroundings, empty_buffers
+from ...tracing.captured_values import behind, closure_of, is_own
+from ...tracing.contents import contents_of
+from ...tracing.held import held_tensors
+from ...tracing.global_effects import Surroundings, empty_buffers
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _HOOKS = (

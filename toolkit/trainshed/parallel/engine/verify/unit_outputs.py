@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from ...tree import map_leaves, tensors
+from ...ground.tree import map_leaves, tensors
 from .contributions import Contributions
-from .sketch import Sketch, sketch
+from .tensor_digest import Sketch, sketch
 
 
 def _as_it_is(tensor: Any) -> Any:

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..absent import AbsentParameter
+from ..remote_parameters import AbsentParameter
 from ..checking import gathered
 from ..holding import Holding
-from ..meeting import BUFFERS
-from .sketch import Sketch, sketch
+from ..object_collectives import BUFFERS
+from .tensor_digest import Sketch, sketch
 
 
 class Values(Protocol):

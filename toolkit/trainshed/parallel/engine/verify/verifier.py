@@ -15,21 +15,21 @@ import torch
 
 from trainshed.base.errors import shorten
 
-from ...record.subject import Backward
-from ...shards import whole
+from ...tracing.subject import Backward
+from ...ground.shards import whole
 from ..checking import in_company
 from ..holding import Holding
-from ..meeting import AGAIN, FINDINGS, ROOM, UNDIVIDED, objects
+from ..object_collectives import AGAIN, FINDINGS, ROOM, UNDIVIDED, objects
 from ..preparing import Preparation, Prepared
 from ..stage import Step
 from .attributes import Attributes
 from .comparing import Again, Findings, Order, described, differences, problem, unsteady
 from .contributions import Contributions
 from .in_parts import InParts, Library
-from .room import Extent, extent_of
-from .sketch import Sketch, sketch
+from .verify_budget import Extent, extent_of
+from .tensor_digest import Sketch, sketch
 from .traces import Traces
-from .undivided import Outcome, results_of, run
+from .reference_step import Outcome, results_of, run
 from .unit_outputs import Watch
 from .values import Values, Whole, fetch_buffers, fetch_parameters
 

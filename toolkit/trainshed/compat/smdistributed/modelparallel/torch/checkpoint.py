@@ -23,7 +23,7 @@ from trainshed.base.files import open_own, write_atomic
 from trainshed.parallel import PipelineModel, load_checkpoint
 from trainshed.parallel import save_checkpoint as save_shards
 from trainshed.parallel.checkpoint import prune_checkpoints
-from trainshed.parallel.errors import PipelineError
+from trainshed.parallel.ground.errors import PipelineError
 from trainshed.parallel.session import grid, session
 
 from .ranks import barrier

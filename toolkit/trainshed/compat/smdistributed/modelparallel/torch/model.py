@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from trainshed.parallel import GradScaler, PipelineModel, PipelineOptimizer, clip_grad_norm_
-from trainshed.parallel.errors import NotServed
+from trainshed.parallel.ground.errors import NotServed
 from trainshed.parallel.session import grid, session
 from trainshed.parallel.start import delayed_initialization
 from trainshed.parallel.start import tensor_parallelism as _marking

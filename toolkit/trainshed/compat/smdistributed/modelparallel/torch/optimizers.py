@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trainshed.parallel import clip_grad_norm_
-from trainshed.parallel.errors import NotServed
+from trainshed.parallel.ground.errors import NotServed
 from trainshed.parallel.session import session
 
 from ...unserved import ALTERNATIVES

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainshed.parallel.errors import PipelineError
+from trainshed.parallel.ground.errors import PipelineError
 from trainshed.parallel.session import grid
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from trainshed.base.errors import did_you_mean, shorten
 from trainshed.parallel import GradScaler
-from trainshed.parallel.errors import PipelineError
+from trainshed.parallel.ground.errors import PipelineError
 
 
 class ScaleRules(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from trainshed.parallel.errors import NotServed
+from trainshed.parallel.ground.errors import NotServed
 from trainshed.parallel.groups import dp_size, num_microbatches
 
 from .ranks import CommGroup, allgather

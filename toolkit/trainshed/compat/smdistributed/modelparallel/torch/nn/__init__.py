@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from trainshed.parallel.errors import NotServed
+from trainshed.parallel.ground.errors import NotServed
 
 from ....unserved import ALTERNATIVES
 from . import huggingface

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from trainshed.parallel.errors import NotServed
+from trainshed.parallel.ground.errors import NotServed
 
 _ARCHITECTURES = ("bert", "gpt2", "gptj", "gptneo", "gptneox", "roberta", "t5", "vit")
 

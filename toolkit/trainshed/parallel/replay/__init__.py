@@ -1,1 +1,0 @@
-"""Replays a part of a recorded forward on one stage."""
