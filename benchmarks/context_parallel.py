@@ -32,7 +32,7 @@ def rank_process(length: int, sharded: bool, stages: int) -> None:
 
     import trainshed.parallel as pipe
     from trainshed.parallel.engine.context.crossing import Crossing
-    from trainshed.parallel.engine.stage import StageModule
+    from trainshed.parallel.stages.stage import StageModule
     from trainshed.parallel.ground.shards import local
 
     class Block(nn.Module):

@@ -52,7 +52,7 @@ def worker(case: Case, way: str, steps: int) -> None:
     import torch.distributed as dist
 
     import trainshed.parallel as pipe
-    from trainshed.parallel.engine.verify import verifier
+    from trainshed.parallel.stages import verifier
     from trainshed.parallel.engine.verify.verify_budget import Extent
 
     torch.set_num_threads(1)

@@ -31,10 +31,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "toolkit"))
 
+from trainshed.container.roster.authentication import JobKey
 from trainshed.container.roster.leader import Leader
 from trainshed.container.roster.member import Member
 from trainshed.container.roster.messages import Report
-from trainshed.container.roster.authentication import JobKey
 from trainshed.contract.outcome import Failure
 from trainshed.machine.network import free_port
 

@@ -19,8 +19,8 @@ import trainshed.parallel as pipe
 from hostile.combinations import MICROBATCHES, Combination
 from jobs.parallel.plans import counted as counted_costs
 from trainshed.parallel.plan import planner
-from trainshed.parallel.tracing import host_rng as dice
 from trainshed.parallel.split import StepOutput, join, rows, split
+from trainshed.parallel.tracing import host_rng as dice
 
 # Less than the player waits for a case.
 SECONDS = 170

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 
 from support.free_ports import free_ports
 from trainshed.base.errors import ClusterError
+from trainshed.container.roster.authentication import JobKey
 from trainshed.container.roster.leader import Leader
 from trainshed.container.roster.member import Member
 from trainshed.container.roster.messages import FailedElsewhere, Report
-from trainshed.container.roster.authentication import JobKey
+from trainshed.container.roster.restart_barrier import Decision, Rest
 from trainshed.container.roster.restarting_leader import RestartingLeader
 from trainshed.container.roster.restarting_member import RestartingMember
-from trainshed.container.roster.restart_barrier import Decision, Rest
 from trainshed.contract.outcome import Failure
 
 KEY = JobKey(b"k" * 32, named=True)

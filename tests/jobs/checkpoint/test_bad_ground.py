@@ -30,7 +30,8 @@ print("trained to the end")
 def test_a_read_only_folder_is_refused_by_all_ways_to_save(tmp_path: Path) -> None:
     import torch
 
-    from trainshed.checkpoint import Checkpointer, CheckpointError, tensor_folder as parts
+    from trainshed.checkpoint import Checkpointer, CheckpointError
+    from trainshed.checkpoint import tensor_folder as parts
     from trainshed.checkpoint.guard import Guard
 
     says = "checkpoints cannot be written to .*: Read-only file system; mount it writable"

@@ -12,8 +12,8 @@ import pytest
 
 from support.data_files import CASES, plain
 from support.extras import needs
-from trainshed.data.dataset import Files
 from trainshed.data.api import folder
+from trainshed.data.dataset import Files
 from trainshed.data.formats.table import of
 
 needs("pyarrow")

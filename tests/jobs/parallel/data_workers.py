@@ -22,9 +22,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from trainshed.parallel import data
 from trainshed.parallel.data.algorithms import Algorithms, store_of
 from trainshed.parallel.data.bucket_plan import Plan
+from trainshed.parallel.data.drift import Steadiness
 from trainshed.parallel.data.host_layout import layout_of
 from trainshed.parallel.data.reducing import Reducing
-from trainshed.parallel.data.drift import Steadiness
 
 BUCKET = 4096  # bytes
 

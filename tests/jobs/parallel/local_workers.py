@@ -101,8 +101,8 @@ def together(hosts: list[int], dtype: str, bits: int) -> dict[str, Any]:
 
 def summed(world: int, size: int, bits: int) -> dict[str, Any]:
     """Sums of few bits: how far one is from the sum, and many together from theirs; whether all have the same."""
-    from trainshed.parallel.data.quantize import rounded_sum
     from trainshed.parallel.data.host_lines import Flight, Line
+    from trainshed.parallel.data.quantize import rounded_sum
 
     rank = started()
     line, lost = Line(dist.group.WORLD, rank, world), torch.zeros(size)

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainshed.parallel.engine import planning
 from trainshed.parallel.engine.tensor import foresight
 from trainshed.parallel.plan import planner
 from trainshed.parallel.plan import profile as profiles
@@ -19,6 +18,7 @@ from trainshed.parallel.plan.calltree import CallTree
 from trainshed.parallel.plan.costs import Link
 from trainshed.parallel.plan.profile import Profiler, profile
 from trainshed.parallel.plan.runtime import seconds_around
+from trainshed.parallel.stages import planning
 from trainshed.parallel.tracing.subject import Subject
 from trainshed.parallel.tracing.trace import Trace
 

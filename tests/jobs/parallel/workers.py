@@ -20,8 +20,8 @@ from torch import nn
 from trust.training import Alone
 
 import trainshed.parallel as pipe
-from trainshed.parallel.tracing import rng
 from trainshed.parallel.ground.shards import local, whole
+from trainshed.parallel.tracing import rng
 
 CPU = torch.device("cpu")
 MICROBATCHES = 4

@@ -14,8 +14,8 @@ from support.own_s3 import BUCKET, client, own_s3, put
 from support.runner_project import LIMIT, Project, wait_until
 from trainshed.base.errors import TrainshedError
 from trainshed.runner.files.fetching import from_s3, ranges
-from trainshed.runner.files.fetching.from_s3 import Objects
 from trainshed.runner.files.fetching.file_cache import key_of
+from trainshed.runner.files.fetching.from_s3 import Objects
 from trainshed.runner.files.fetching.s3 import Bucket
 from unit.runner.files.fetching.storages import Place
 from unit.runner.job.test_channels import SHOW, shown

@@ -20,7 +20,8 @@ SUPPORT = TESTS / "support"
 # checkout, which begin with "/". A change reaches a folder when something it is about has changed, or imports what has.
 AREAS: dict[str, tuple[str, ...]] = {
     "clients": (
-        *("container/main.py", "container/intermediate", "compat/sagemaker_training_api", "studio/tracking", "data/pipe_stream.py"),
+        *("container/main.py", "container/intermediate", "compat/sagemaker_training_api", "studio/tracking"),
+        "data/pipe_stream.py",
         *("/images/", "/Dockerfile.cpu"),
     ),
     "faults": (

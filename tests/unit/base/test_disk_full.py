@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from support.obstacles import fill, small_disk
-from trainshed.base.errors import TrainshedError
 from trainshed.base.disk_full import Shortage
+from trainshed.base.errors import TrainshedError
 
 
 def unusable(error: OSError) -> TrainshedError:

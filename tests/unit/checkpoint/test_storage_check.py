@@ -13,7 +13,8 @@ import pytest
 
 from support.obstacles import read_only_disk
 from support.paths import TOOLKIT
-from trainshed.checkpoint import storage_check as ground, save
+from trainshed.checkpoint import save
+from trainshed.checkpoint import storage_check as ground
 from trainshed.checkpoint.save import SaveError, check_space
 
 pytestmark = pytest.mark.safety

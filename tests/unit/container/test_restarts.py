@@ -14,8 +14,8 @@ from trainshed.container.launchers.mpi import MpiPlan
 from trainshed.container.notices import Interruption
 from trainshed.container.restarts import Again, Ended, Restarts, counted
 from trainshed.container.roster.messages import Report
-from trainshed.container.roster.roster import Roster
 from trainshed.container.roster.restart_barrier import Decision, Rest
+from trainshed.container.roster.roster import Roster
 from trainshed.container.shared_restarts import SharedRestarts
 from trainshed.container.supervisor.launch_plan import LaunchPlan, Outcome, ProcessSpec
 from trainshed.contract.outcome import Failure

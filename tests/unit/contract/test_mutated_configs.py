@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from trainshed.base.errors import EXIT_INTERNAL
-from trainshed.container import attempts, parent_death as guardian, main, training
+from trainshed.container import attempts, main, training
+from trainshed.container import parent_death as guardian
 from trainshed.container.roster.roster import Alone
 from trainshed.container.supervisor.launch_plan import LaunchPlan, Outcome, ProcessResult
 from trainshed.machine import hardware

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from support.properties import given, st
-from trainshed.data.sharding import Deal, Share, left_of, seed_of
 from trainshed.data.order import Block, Order, Runs, blocks_of
+from trainshed.data.sharding import Deal, Share, left_of, seed_of
 
 pytestmark = pytest.mark.exact
 

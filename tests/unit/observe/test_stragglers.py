@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from trainshed.observe.stragglers import Around, Change, Lagging
 from trainshed.observe.pace import KEPT, Pace
 from trainshed.observe.stepping.pacing import Pacing
 from trainshed.observe.stepping.segments import Step
 from trainshed.observe.steps import PHASES
+from trainshed.observe.stragglers import Around, Change, Lagging
 
 BLOCK = 8  # steps of a second at least
 

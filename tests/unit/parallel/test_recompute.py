@@ -11,7 +11,7 @@ import pytest
 from support.lazy import Lazy
 
 plans = Lazy("trainshed.parallel.plan.plan_file")
-recompute = Lazy("trainshed.parallel.engine.recompute")
+recompute = Lazy("trainshed.parallel.stages.recompute")
 pytestmark = pytest.mark.torch
 MIB = 2**20
 

@@ -11,8 +11,8 @@ from trainshed.contract.settings import COPY_TO_VARIABLE, OPTIONS_VARIABLE
 from trainshed.contract.wire import checkpoint_trouble
 
 from . import folder as folders
-from . import storage_check as ground
 from . import ranks as ranks_module
+from . import storage_check as ground
 from .agreement import Agreement
 from .errors import CheckpointError
 from .options import GIVEN, GivenOptions

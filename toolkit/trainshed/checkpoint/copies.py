@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 
 from . import folder as folders
-from . import manifest as manifests
 from . import foreign_manifest as sealed
+from . import manifest as manifests
+from .foreign_manifest import CHECKPOINTS
 from .manifest import Damaged, Manifest
 from .mirror import Mirror
-from .foreign_manifest import CHECKPOINTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

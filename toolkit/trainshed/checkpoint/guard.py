@@ -22,13 +22,15 @@ from trainshed.contract.settings import COPY_TO_VARIABLE
 from trainshed.contract.wire import checkpoint_trouble
 
 from . import folder as folders
-from . import storage_check as ground, peer_copy as handover, foreign_manifest as sealed
+from . import foreign_manifest as sealed
+from . import peer_copy as handover
 from . import ranks as ranks_module
+from . import storage_check as ground
 from .agreement import Agreement
 from .errors import CheckpointError
+from .foreign_manifest import CHECKPOINTS
 from .manifest import Damaged, Manifest
 from .policy import History, Policy
-from .foreign_manifest import CHECKPOINTS
 from .writer import Writer
 
 TYPE_CHECKING = False

@@ -46,8 +46,8 @@ import torch
 from trainshed.base.voice import tell
 
 from . import folder as folders
-from . import storage_check as ground
 from . import manifest as manifests
+from . import storage_check as ground
 from .buffers import SnapshotMemory
 from .errors import CheckpointError
 from .fill import fill

@@ -57,8 +57,8 @@ def run(options: Namespace) -> int:
 
 
 def _files(place: str, form: str) -> Files:
-    from trainshed.data.dataset import Files
     from trainshed.data.api import channel, folder
+    from trainshed.data.dataset import Files
 
     if os.path.exists(place):
         return folder(place, format=form)

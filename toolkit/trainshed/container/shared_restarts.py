@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from trainshed.machine.signals import Stops
 
     from .restarts import Ended
-    from .roster.roster import Roster
     from .roster.restart_barrier import Rest
+    from .roster.roster import Roster
 
 
 class SharedRestarts:

@@ -19,8 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainshed.observe.stragglers import Around, Lagging
     from trainshed.observe.pace import Pace
+    from trainshed.observe.stragglers import Around, Lagging
 
     from .roster.roster import Roster
     from .supervisor.watcher import Supervised
@@ -86,8 +86,8 @@ class SlowRanks(Watcher):
     # --- this host ---
 
     def _look(self, now: float) -> None:
-        from trainshed.observe.stragglers import Around
         from trainshed.observe.pace import read_paces
+        from trainshed.observe.stragglers import Around
 
         # What an earlier attempt has left, or a rank that has ended, says nothing of now.
         paces = [pace for pace in read_paces(self._folder, self._host) if os.path.exists(f"/proc/{pace.pid}")]
@@ -123,8 +123,8 @@ class SlowRanks(Watcher):
 
     def heard(self, host: str, message: dict[str, Any]) -> None:
         """Another host's part; one that cannot be read is left out."""
-        from trainshed.observe.stragglers import Around
         from trainshed.observe.pace import Pace
+        from trainshed.observe.stragglers import Around
 
         try:
             paces = [Pace.of(fields) for fields in message["ranks"]]

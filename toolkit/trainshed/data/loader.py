@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, default_collate
 
 from trainshed.base.record import Record
 
-from .sharding import Deal, Share, left_of, seed_of
 from .formats.errors import DataError, SampleError
 from .order import Order, Runs, blocks_of
+from .sharding import Deal, Share, left_of, seed_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

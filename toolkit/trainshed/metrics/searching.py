@@ -13,8 +13,8 @@ import os
 import sys
 import time
 
-from trainshed.base.helper_process import report, stand_back
 from trainshed.base.errors import one_line
+from trainshed.base.helper_process import report, stand_back
 
 from .points import line_of
 from .scraper import Scraper

@@ -21,18 +21,18 @@ import torch
 from trainshed.checkpoint import tensor_folder as parts
 from trainshed.checkpoint.errors import CheckpointError
 
+from .collective_errors import together
 from .engine.checking import meet_with_replicas
 from .engine.holding import Holding
 from .engine.object_collectives import LOAD, PRUNE, SAVE
-from .ground.errors import PipelineError
 from .gather import State, groups_by_name, plain, put_state, state_by_name
+from .ground.errors import PipelineError
 from .ground.grid import Grid
 from .ground.halves import is_half
 from .masters import MASTER, home_of_state
 from .model import PipelineModel
 from .plan.plan_file import model_fingerprint, plan_from
 from .session import grid
-from .collective_errors import together
 
 _MODEL = "model/"
 _STATE = "optimizer/state/"

@@ -23,12 +23,12 @@ from trainshed.base.errors import shorten
 from trainshed.contract.wire.pipeline import PipelineSettings, read_settings
 from trainshed.contract.wire.variables import AGENT_PID, AUTOPATCH, PLAN_HOW, PLAN_ONLY, of_setting
 
-from .engine.planning import from_leader
 from .ground.errors import PlanError
 from .ground.grid import Joined
-from .plan.plan_options import How
 from .plan.plan_file import Plan, load_plan
+from .plan.plan_options import How
 from .resources import measure
+from .stages.planning import from_leader
 
 _NAME = "pipeline-plan.json"
 _FOLDERS = ("SM_CHECKPOINT_DIR", "SM_OUTPUT_DATA_DIR")

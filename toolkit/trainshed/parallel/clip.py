@@ -15,12 +15,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .engine.remote_parameters import AbsentParameter
 from .engine.checking import meet
 from .engine.object_collectives import CLIP, SCALE
+from .engine.remote_parameters import AbsentParameter
+from .ground.shards import local, norms, whole
 from .masters import refuse_plain
 from .session import grid, session
-from .ground.shards import local, norms, whole
 
 
 def clip_grad_norm_(

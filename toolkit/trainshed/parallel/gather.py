@@ -13,9 +13,9 @@ from .engine.holding import Holding
 from .engine.object_collectives import MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, objects
 from .ground.errors import PipelineError
 from .ground.halves import is_half
+from .ground.shards import like, state_like, whole
 from .lbfgs import refuse_state
 from .masters import is_bare, keep_exact, loading, settle
-from .ground.shards import like, state_like, whole
 
 State = dict[str, Any]
 

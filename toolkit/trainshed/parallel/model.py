@@ -18,27 +18,27 @@ from .delayed.tape import Addresses
 from .engine.context.context_steps import ContextEngine
 from .engine.context.parted_steps import PartedContextEngine
 from .engine.context.stage_blocks import StageBlocks
-from .engine.holding import Holding
 from .engine.offload import say_of_states
-from .engine.planning import Planned
-from .engine.sharded import ShardedEngine
-from .engine.stage_parts import StageParts
 from .engine.stage_shards import StageShards
-from .engine.steps import Engine
 from .engine.suitable import check_kind, check_names
 from .engine.tensor.divided_steps import TensorEngine
 from .engine.tensor.joint_steps import JointEngine
-from .engine.full_model import on_first_rank
-from .ground.errors import NotServed, PipelineError
 from .float8 import in_float8
+from .full_model import on_first_rank
 from .gather import gather_model, load_model, plain
+from .ground.errors import NotServed, PipelineError
 from .ground.halves import half_type, halve, widen
+from .ground.shards import local, tensor_axis, whole
 from .plan.plan_file import Plan
+from .session import grid, session
+from .sharded import ShardedEngine
+from .stages.planning import Planned
+from .stages.stage_holding import StageHolding
+from .stages.stage_parts import StageParts
+from .stages.steps import Engine
 from .tracing.intercept import let_modules_move
 from .tracing.naming import first_names
 from .tracing.subject import Backward
-from .session import grid, session
-from .ground.shards import local, tensor_axis, whole
 from .weights import load_weights, save_pretrained, save_weights
 
 
@@ -83,7 +83,7 @@ class PipelineModel(nn.Module):
         _in_half(module)
         say_of_states(grid())
         self.module = module
-        self.holding = Holding(module, grid())
+        self.holding = StageHolding(module, grid())
         self._handler: Backward | None = None
         self._pins: dict[str, int] = {}
         self._post_step: list[Callable[[Any, Any], Any]] = []

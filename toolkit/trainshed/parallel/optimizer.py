@@ -14,12 +14,12 @@ from torch.distributed.tensor.experimental import implicit_replication
 from . import lbfgs
 from .clip import GradScaler, clip_grad_norm_
 from .engine.holding import Holding
-from .ground.errors import PipelineError
 from .gather import gather_optimizer, load_optimizer, local_optimizer
+from .ground.errors import PipelineError
 from .ground.grid import Grid
+from .ground.shards import follow, local
 from .masters import has_others, updated
 from .session import session
-from .ground.shards import follow, local
 
 
 class PipelineOptimizer(torch.optim.Optimizer):

@@ -24,11 +24,11 @@ from trainshed.contract.wire.variables import PLAN_ONLY
 
 from .choice import choose_degrees
 from .delayed.tape import Addresses, Tape
-from .ground.errors import PipelineError
 from .float8 import check_float8
+from .ground.errors import PipelineError
 from .ground.grid import Grid, Joined, join, make_grid, own_device
-from .plan.plan_options import how_asked
 from .plan.open_ways import smallest_microbatches
+from .plan.plan_options import how_asked
 from .session import session
 
 

@@ -14,9 +14,9 @@ from trainshed.base.errors import did_you_mean
 from .engine.batch import Microbatch, runs_evenly
 from .ground.errors import PipelineError
 from .model import PipelineModel
-from .tracing.captured_values import name_of
 from .session import grid, session
 from .split import join, rows, split
+from .tracing.captured_values import name_of
 
 
 def step(

@@ -20,6 +20,7 @@ from trainshed.checkpoint.fill import fill
 from trainshed.checkpoint.manifest import Damaged
 from trainshed.checkpoint.shardfile import Layout, Piece, piece_of
 
+from .collective_errors import together
 from .engine.checking import meet_with_replicas
 from .engine.holding import Holding
 from .engine.object_collectives import LOAD_WEIGHTS, SAVE_WEIGHTS
@@ -27,7 +28,6 @@ from .ground.errors import PipelineError
 from .ground.grid import Grid
 from .ground.halves import is_half
 from .ground.shards import whole
-from .collective_errors import together
 
 
 @dataclass(frozen=True)

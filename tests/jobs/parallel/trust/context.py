@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
 from trainshed.compat.smdistributed.modelparallel import torch as smp
-from trainshed.parallel.engine.context import crossing, op_handlers as inside
+from trainshed.parallel.engine.context import crossing
+from trainshed.parallel.engine.context import op_handlers as inside
 from trainshed.parallel.engine.context.slices import Slices
 
 from .table import SECONDS, begin, case, long_case, refused, same

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import nn
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.context import crossing, op_handlers as inside, stage_blocks
+from trainshed.parallel.engine.context import crossing, stage_blocks
+from trainshed.parallel.engine.context import op_handlers as inside
 from trainshed.parallel.engine.gradients import GradientSync
 from trainshed.parallel.engine.verify.verify_budget import Extent
 from trainshed.parallel.tracing import rng

@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine import stage, steps
-from trainshed.parallel.engine.remote_parameters import Absent
 from trainshed.parallel.engine.gradients import GradientSync
 from trainshed.parallel.engine.holding import Holding
 from trainshed.parallel.engine.outputs import Post
-from trainshed.parallel.engine.stage import ReplayStage, StageModule
-from trainshed.parallel.tracing import host_rng as dice, rng
+from trainshed.parallel.engine.remote_parameters import Absent
+from trainshed.parallel.stages import stage, steps
+from trainshed.parallel.stages.stage import ReplayStage, StageModule
+from trainshed.parallel.tracing import host_rng as dice
+from trainshed.parallel.tracing import rng
 
 from .table import begin, case
 

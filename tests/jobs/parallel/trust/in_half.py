@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 
 import trainshed.parallel as pipe
 from trainshed.parallel import masters
-from trainshed.parallel.session import grid
 from trainshed.parallel.ground.shards import local, whole
+from trainshed.parallel.session import grid
 
 from .table import begin, case, refused, same
 

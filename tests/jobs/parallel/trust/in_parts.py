@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.ground import memory
 from trainshed.parallel.engine.gradients import GradientSync
-from trainshed.parallel.engine.verify import verifier
 from trainshed.parallel.engine.verify.verify_budget import Extent
+from trainshed.parallel.ground import memory
+from trainshed.parallel.stages import verifier
 
 from . import defects
 from .defects import BUBBLE, REPLICAS, TWO, Mixed, Plant, at_gradients, train

@@ -12,10 +12,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine import preparing
-from trainshed.parallel.engine.remote_parameters import AbsentParameter
 from trainshed.parallel.engine.offload import Offload
+from trainshed.parallel.engine.remote_parameters import AbsentParameter
 from trainshed.parallel.ground.shards import local
+from trainshed.parallel.stages import preparing
 
 from .table import begin, case, refused, same
 from .training import adam, squared

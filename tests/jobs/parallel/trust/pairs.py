@@ -13,7 +13,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.tensor import kinds, sharded_tensor as part, op_rules as part_rules
+from trainshed.parallel.engine.tensor import kinds
+from trainshed.parallel.engine.tensor import op_rules as part_rules
+from trainshed.parallel.engine.tensor import sharded_tensor as part
 from trainshed.parallel.engine.tensor.sharded_tensor import Part
 
 from .table import case, refused

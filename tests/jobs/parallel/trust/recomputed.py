@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine import preparing, recompute
+from trainshed.parallel.stages import preparing, recompute
 from trainshed.parallel.tracing import call_routing as gates
 
 from .in_half import BF16, Job

@@ -14,10 +14,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.tensor import division, sharded_tensor as part
-from trainshed.parallel.ground import exchanges
+from trainshed.parallel.engine.tensor import division
 from trainshed.parallel.engine.tensor import sequences as along_tokens
+from trainshed.parallel.engine.tensor import sharded_tensor as part
 from trainshed.parallel.engine.tensor.sharded_tensor import Part
+from trainshed.parallel.ground import exchanges
 
 from .pairs import Double, Heads, Mlp, drawn
 from .table import case, refused

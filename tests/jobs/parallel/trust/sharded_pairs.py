@@ -18,7 +18,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.tensor import division, kinds, sharded_tensor as part, part_shards
+from trainshed.parallel.engine.tensor import division, kinds, part_shards
+from trainshed.parallel.engine.tensor import sharded_tensor as part
 from trainshed.parallel.ground import exchanges
 
 from .pairs import _MODELS, Heads, Mlp, rows

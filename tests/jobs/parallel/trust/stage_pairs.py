@@ -18,7 +18,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.tensor import kinds, sharded_tensor as part
+from trainshed.parallel.engine.tensor import kinds
+from trainshed.parallel.engine.tensor import sharded_tensor as part
 from trainshed.parallel.plan import planner
 
 from .pairs import Heads, Mlp, rows

@@ -15,9 +15,9 @@ from torch.distributed.tensor import DTensor
 
 import trainshed.parallel as pipe
 from trainshed.parallel.engine.gradients import GradientSync
-from trainshed.parallel.engine.stage_parts import StageParts
 from trainshed.parallel.engine.tensor import kinds
 from trainshed.parallel.engine.tensor.division import Division
+from trainshed.parallel.stages.stage_parts import StageParts
 from trainshed.parallel.tracing import rng
 
 from .replicas import Reader, Routed, lengths, routed_batches, unfreeze

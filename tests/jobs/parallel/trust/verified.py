@@ -15,8 +15,8 @@ from torch import nn
 
 import trainshed.parallel as pipe
 from trainshed.parallel.engine.gradients import GradientSync
-from trainshed.parallel.engine.stage import StageModule
 from trainshed.parallel.engine.verify import verify_budget as room
+from trainshed.parallel.stages.stage import StageModule
 
 from .defects import after, at_gradients
 from .table import begin, case, refused, same

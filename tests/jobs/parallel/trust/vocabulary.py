@@ -13,7 +13,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.tensor import kinds, sharded_tensor as part, loss_parallel as part_losses
+from trainshed.parallel.engine.tensor import kinds
+from trainshed.parallel.engine.tensor import loss_parallel as part_losses
+from trainshed.parallel.engine.tensor import sharded_tensor as part
 
 from .pairs import _bert, _gpt2, _llama, _t5, generated
 from .table import case, refused

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine import sharded
+from trainshed.parallel import sharded
 from trainshed.parallel.engine.block_shards import BlockShards
 from trainshed.parallel.engine.tensor.part_shards import PartShards
 from trainshed.parallel.ground.shards import local

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from support.roster_network import Network, Node, running
-from trainshed.container.roster.restarting_leader import RestartingLeader
 from trainshed.container.roster.restart_barrier import Decision
+from trainshed.container.roster.restarting_leader import RestartingLeader
 from trainshed.contract.outcome import Failure
 
 

@@ -12,8 +12,8 @@ import random
 import pytest
 
 from support.roster_network import KEY, Network, Node
-from trainshed.container.roster.link import encode
 from trainshed.container.roster.authentication import Handshake, JobKey
+from trainshed.container.roster.link import encode
 
 pytestmark = pytest.mark.safety
 

@@ -10,8 +10,8 @@ import pytest
 
 from support.roster_network import KEY, Network
 from trainshed.container.roster.acceptor import PROOF_SECONDS
-from trainshed.container.roster.leader import Leader
 from trainshed.container.roster.authentication import VERSION, Handshake, JobKey, NotOurs, Unproven
+from trainshed.container.roster.leader import Leader
 
 pytestmark = pytest.mark.safety
 

@@ -116,7 +116,7 @@ def test_each_two_ranks_send_and_receive_in_the_same_order(schedule: str, ranks:
     """With torch's messages added: an order of their own on each side would mix them up, or wait for ever on GPUs."""
     from torch.distributed.pipelining.schedules import _add_send_recv
 
-    from trainshed.parallel.engine.schedule import _action
+    from trainshed.parallel.stages.schedule import _action
 
     def seat(stage: int) -> int:
         return int(work_of.seat_of(stage, ranks, schedule))

@@ -6,10 +6,10 @@ from operator import attrgetter
 
 from support.offenders import check_each
 from support.paths import DOCS
+from trainshed.runner.job.field_parsers import MEANINGS
 from trainshed.runner.job.fields import BY_NAME, FIELDS, every
 from trainshed.runner.job.fields_table import in_page
 from trainshed.runner.job.job import Job, Spot
-from trainshed.runner.job.field_parsers import MEANINGS
 
 ROWS = dict(every())
 

@@ -18,7 +18,8 @@ import pytest
 from support.obstacles import small_disk, without_rights
 from support.paths import TOOLKIT
 from support.run_folders import lay_run
-from trainshed.studio.catalogue import index_file, refresh as looking, tables
+from trainshed.studio.catalogue import index_file, tables
+from trainshed.studio.catalogue import refresh as looking
 
 from .conftest import Told
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from trainshed.machine.signals import Stops
 
     from ..supervisor.launch_plan import Outcome
-    from .messages import Report
     from .authentication import JobKey
+    from .messages import Report
     from .roster import Roster
 
 # Sockets and hashes are slow to load, and jobs on one host never need them: hence the imports in the functions.

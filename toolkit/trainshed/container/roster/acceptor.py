@@ -11,8 +11,8 @@ import socket
 
 from trainshed.base.errors import ClusterError
 
-from .link import Link
 from .authentication import CLAIM_BYTES, PREFACE_BYTES, Claim, Handshake, JobKey, NotOurs, Unproven, refusal
+from .link import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

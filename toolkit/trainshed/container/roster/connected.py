@@ -11,8 +11,8 @@ from contextlib import suppress
 from trainshed.base.errors import ClusterError
 
 from ..supervisor.watcher import FOREVER
-from .messages import AWAY
 from .authentication import INCARNATION_BYTES
+from .messages import AWAY
 from .roster import Preparing, Roster
 
 TYPE_CHECKING = False

@@ -6,8 +6,8 @@ import errno
 import select
 import socket
 
-from .link import Link
 from .authentication import ANSWER_BYTES, PREFACE_BYTES, Handshake, JobKey, NotOurs, Unproven
+from .link import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Any
 
+    from .authentication import Claim, JobKey
     from .host import Host
     from .link import Link
     from .messages import Report
-    from .authentication import Claim, JobKey
     from .quorum import View
 
 

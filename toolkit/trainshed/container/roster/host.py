@@ -11,9 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .authentication import Claim
     from .link import Link
     from .messages import Report
-    from .authentication import Claim
 
 MOST_NAMED = 8  # hosts in one message
 HERE = 3 * ALIVE_EVERY  # seconds since a sign of life for which a connected host counts as there

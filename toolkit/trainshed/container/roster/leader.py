@@ -8,8 +8,8 @@ from trainshed.base.errors import ClusterError
 from trainshed.contract.outcome import Failure
 
 from ..cluster.hosts import resolves
-from .connected import ConnectedRoster
 from .acceptor import Door
+from .connected import ConnectedRoster
 from .host import MOST_NAMED, Host, Rival, named
 from .link import encode
 from .messages import (
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Any
 
-    from .link import Link
     from .authentication import Claim, JobKey
+    from .link import Link
 
 SAY_EVERY = 5.0  # seconds between two messages that a host is awaited
 LOOK_EVERY = 0.5  # seconds between two looks for lost hosts

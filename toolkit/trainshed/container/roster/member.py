@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
-    from .link import Link
     from .authentication import JobKey
+    from .link import Link
 
 PATIENCE = 10.0  # seconds beyond the limit for host 0 to say who is missing
 REFUSED_SECONDS = 5.0  # that every attempt to prove this host has to fail before it is believed: nobody has proven that

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Any
 
-    from .messages import Report
     from .authentication import JobKey
+    from .messages import Report
     from .quorum import View
 
 

@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainshed.contract.settings import REDUCTIONS
 
-from .ddp_buckets import refusal
 from .autotune import Decision, say
+from .ddp_buckets import refusal
 from .host_layout import found_layout
 from .power_sgd import PowerSGD
 

@@ -22,10 +22,10 @@ from trainshed.base.voice import tell
 from .algorithms import Algorithms, store_of, timeout_of
 from .bucket_plan import MIB, Cost, Plan, Timeline, calibrated, what_next
 from .ddp_buckets import own_sizes, parameters_of
+from .drift import Steadiness
 from .host_layout import HostLayout
 from .links import link_costs
 from .reducing import OWN, Reducing, own_way
-from .drift import Steadiness
 from .timeline import StepWatch
 
 WARM = 2  # steps after a change whose buckets are not yet those of later ones

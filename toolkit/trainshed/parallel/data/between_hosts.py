@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from .quantize import BITS, rounded_sum
 from .host_lines import Line, Stages, broadcast
+from .quantize import BITS, rounded_sum
 
 _TEXT = 1000  # bytes of what a host's first rank tells the others of an error
 

@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from .agreed_model import AgreedModel
 from .between_hosts import Given, Taken, across, alone, inside
-from .quantize import BITS
 from .host_layout import HostLayout
 from .host_lines import Flight, Line
+from .quantize import BITS
 
 
 @dataclass(frozen=True)

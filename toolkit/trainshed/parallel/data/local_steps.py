@@ -24,11 +24,11 @@ from trainshed.base.voice import tell
 
 from .agreed_model import AgreedModel
 from .between_hosts import LocalStepsError
-from .membership import ComingAndGoing
-from .quantize import BITS
 from .fragments import Fragments, own_group
 from .host_layout import HostLayout, found_layout
 from .members import Members
+from .membership import ComingAndGoing
+from .quantize import BITS
 
 __all__ = ["LocalSteps", "LocalStepsError", "host_group"]
 

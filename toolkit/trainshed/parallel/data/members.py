@@ -28,9 +28,9 @@ import torch.distributed as dist
 from trainshed.base.voice import tell
 
 from .between_hosts import LocalStepsError
+from .heartbeat import MISSED, Life
 from .host_lines import Flight, Line, Stages
 from .rendezvous import EXCHANGE, Meeting, Present, alike, may_begin, meeting_of, read_here, read_meeting
-from .heartbeat import MISSED, Life
 
 T = TypeVar("T")
 Work = Callable[[Line, Meeting], Stages[T]]

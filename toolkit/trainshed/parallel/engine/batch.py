@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ..tracing.trace import Meta
 from ..ground.tree import leaves
+from ..tracing.trace import Meta
 
 # Values of a tensor that are compared, at least: other batches differ nearly everywhere.
 _SAMPLED = 2**14

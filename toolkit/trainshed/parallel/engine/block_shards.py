@@ -24,16 +24,16 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_leaves
 
 from ..ground.errors import PipelineError
+from ..ground.exchanges import length_of, start_of
 from ..ground.grid import Grid
+from ..ground.shards import refuse_hook, shard_axis, tensor_axis
+from ..ground.tree import map_leaves, tensors
 from ..plan.calltree import CallTree
 from ..tracing.naming import first_names
 from ..tracing.subject import Backward, Subject
-from ..ground.shards import refuse_hook, shard_axis, tensor_axis
-from ..ground.tree import map_leaves, tensors
 from .batch import Microbatch
 from .checking import same_everywhere
 from .losses import Losses
-from ..ground.exchanges import length_of, start_of
 
 
 class BlockShards:

@@ -23,8 +23,8 @@ from torch.distributed.tensor import DTensor
 from ..ground.errors import PipelineError
 from ..ground.grid import Grid
 from ..ground.halves import gradient_type, no_gradient
-from ..plan.costs import BUCKET_BYTES
 from ..ground.shards import local, tensor_axis
+from ..plan.costs import BUCKET_BYTES
 from .stage_shards import Reduced, StageShards
 
 

@@ -10,10 +10,8 @@ from torch import nn
 
 from ..ground.grid import Grid
 from ..ground.shards import whole
-from .context.stage_blocks import StageBlocks
 from .exchange import Exchange
 from .placement import Placement
-from .stage_parts import StageParts
 from .stage_shards import StageShards
 
 TYPE_CHECKING = False
@@ -32,8 +30,6 @@ class Holding:
     last: the pipeline rank that has the last stage, which computes the losses.
     waiting: parameters that get their values then.
     shards: where parameters of stages are sharded.
-    parts: where their modules are divided.
-    blocks: where sequences are, inside of their blocks.
     exact: name -> the float32 value that was loaded into a parameter in half precision, until an optimizer takes it.
     """
 
@@ -47,8 +43,6 @@ class Holding:
         self._home_of_buffer: dict[str, int] = {}
         self.waiting: Waiting | None = None
         self.shards: StageShards | None = None
-        self.parts: StageParts | None = None
-        self.blocks: StageBlocks | None = None
         self.exact: dict[str, torch.Tensor] = {}
         self._actions: list[Callable[[], None]] = []
 
@@ -98,7 +92,7 @@ class Holding:
     @property
     def exchanges(self) -> list[Exchange]:
         """Between whole parameters and what this rank holds of them, in the order in which they were cut."""
-        return [one for one in (self.parts, self.shards) if one is not None]
+        return [] if self.shards is None else [self.shards]
 
     def now(self, parameters: Sequence[nn.Parameter]) -> Sequence[nn.Parameter]:
         """What the modules have now in the places of parameters of before the first step."""

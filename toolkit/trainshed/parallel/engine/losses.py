@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..tracing.subject import Backward
 from ..ground.tree import map_leaves
+from ..tracing.subject import Backward
 from .batch import Microbatch
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..tracing.naming import first_names
 from ..ground.tree import tensors
+from ..tracing.naming import first_names
 
 
 @dataclass

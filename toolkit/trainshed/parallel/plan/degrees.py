@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..ground.errors import PlanError
-from .rank_memory import Weight, held_by_ranks
+from .candidates import Way
 from .over_replicas import PROCESS_MIB, Step, all_sharded, replicated, stages_sharded
 from .plan_file import Plan
-from .candidates import Way
+from .rank_memory import Weight, held_by_ranks
 
 # Ways that are this little slower than the fastest count as fast, and the one that needs least memory is taken.
 _AS_FAST = 1.02

@@ -12,8 +12,8 @@ from typing import Any
 
 from trainshed.contract.wire.pipeline import PipelineError, PipelineSettings, read_settings
 
-from .degrees import Choice
 from .candidates import Terms, Way, ways_for
+from .degrees import Choice
 from .plan_request import Wish
 
 # Orders of work, and the stages that each rank then has.

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .costs import BUCKET_BYTES, Sent
-from .rank_memory import Held, Weight, held_by_ranks, of_tensor_rank
-from .plan_file import Plan
 from .candidates import Way
+from .costs import BUCKET_BYTES, Sent
+from .plan_file import Plan
+from .rank_memory import Held, Weight, held_by_ranks, of_tensor_rank
 
 _MIB = 2**20
 # Bytes that are read or written for each byte of gradients that are summed: they are put into a bucket, divided there, and

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..ground.grid import layout
-from .plan_file import Plan
 from ..ground.schedule_work import seat_of
+from .plan_file import Plan
 
 # Ranks that are shown; of more, those of the first pipeline's tensor groups and replicas tell how it goes on.
 _SHOWN = 16

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from trainshed.contract.wire.pipeline import V_SHAPED
 
+from ..ground.schedule_work import seat_of
 from .costs import Link
 from .partition import Request
 from .runtime import Update
 from .simulate import ZERO_BUBBLE, most_kept, order
-from ..ground.schedule_work import seat_of
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from ..tracing.subject import Subject
 from ..tracing.trace import Trace
 from .calltree import Call, CallTree, choose_units
 from .costs import Costs, costs_of, of_rows, of_sequences, recomputed, slowed
-from .partition import partition
 from .division import Divided, Foreseen, divided, divided_costs, pieces_of_rows, slowed_pieces
+from .partition import partition
 from .plan_file import Plan
+from .plan_request import Wish
 from .prediction import ASKED_FOR, OF_SEQUENCES, describe
 from .profile import SECONDS_PER_BYTE, SECONDS_PER_OPERATION, profile
 from .runtime import seconds_around
-from .plan_request import Wish
 
 # A stage this much slower than an even share is worth another try with finer units.
 _UNEVEN = 1.03

@@ -7,9 +7,9 @@ from ..tracing.trace import Trace
 from .costs import LAST_MESSAGES, OVERHEAD, Costs, StageCosts
 from .division import Divided
 from .plan_file import Plan, PlanUnit, model_fingerprint
+from .plan_request import Wish
 from .simulate import ZERO_BUBBLE, order, step_seconds
 from .traffic import bytes_sent, crossings, summed_by_stages
-from .plan_request import Wish
 
 MIB = 2**20
 # Why modules are not opened, where the job has said so itself.

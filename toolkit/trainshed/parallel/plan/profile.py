@@ -24,11 +24,11 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..ground.tree import map_leaves, tensors
+from ..tracing import rng
 from ..tracing.recorder import Recorder
 from ..tracing.subject import Subject
 from ..tracing.trace import Event, Trace
-from ..tracing import rng
-from ..ground.tree import map_leaves, tensors
 
 SECONDS_PER_OPERATION = 1e-13
 SECONDS_PER_BYTE = 1e-12

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ..ground.shards import shard_axis
+from .candidates import Way
 from .costs import beside
 from .plan_file import Plan
-from .candidates import Way
 
 _MIB = 2**20
 

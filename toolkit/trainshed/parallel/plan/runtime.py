@@ -17,10 +17,10 @@ from statistics import median
 import torch
 from torch import nn
 
-from ..tracing.subject import Subject
-from ..tracing.trace import Trace
 from ..tracing.call_routing import UnitGates
 from ..tracing.route import Scout
+from ..tracing.subject import Subject
+from ..tracing.trace import Trace
 
 _PASSES = 3
 _CACHES = 2**23  # numbers: 32 MiB

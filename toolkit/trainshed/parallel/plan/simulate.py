@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from trainshed.contract.wire.pipeline import V_SHAPED
 
-from .v_shaped import v_shaped
 from ..ground.schedule_work import Work
+from .v_shaped import v_shaped
 
 # Schedules whose backward comes in two parts.
 ZERO_BUBBLE = ("interleavedzerobubble", *V_SHAPED)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import host_rng as dice, rng
-from . import notes
+from . import host_rng as dice
+from . import notes, rng
 from .contents import Where, contents_of
 from .held import held_tensors
 

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..ground.errors import PipelineError
-from . import host_rng as dice, rng
 from ..ground.tree import contents, holders, leaves, map_leaves, tensors
-from . import notes
+from . import host_rng as dice
+from . import notes, rng
 from .graph import nodes_of, parameters_reached
 from .held import held_tensors
 from .intercept import Interception, call_natively

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from ..ground.errors import TraceMismatch
+from ..ground.tree import contents, exchange, holders, leaves, map_leaves, put_contents, tensors
+from . import host_rng as dice
 from . import notes
+from .call_routing import UnitGates
 from .intercept import OperationMode, patch_functions, restore
 from .side_outputs import Place
 from .trace import Event, Slot, Trace
-from ..ground.tree import contents, exchange, holders, leaves, map_leaves, put_contents, tensors
-from . import host_rng as dice
-from .call_routing import UnitGates
 
 _ATOMS = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size})
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from .trace import Trace
 from ..ground.tree import leaves
 from .call_routing import UnitGates
 from .replay import Finished, StageForward
+from .trace import Trace
 
 
 class Scout(StageForward):

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from ..ground.errors import PlanError
-from . import host_rng as dice
 from ..ground.tree import map_leaves, tensors
+from . import host_rng as dice
 from .captured_values import OF_EVERY_MODULE
 from .contents import Where, contents_of
-from .recorder import Recorder
 from .global_effects import Surroundings, empty_buffers
+from .recorder import Recorder
 from .trace import Trace
 
 # Of the sum of absolute values: what the order of additions may change, also in half precision.

@@ -16,8 +16,8 @@ from typing import Any
 from trainshed.base.errors import TrainshedError, visible
 
 from ..files.mounts import ours_below
-from ..files.user_dirs import RUNS
 from ..files.run import CODE, MLFLOW, PROVENANCE, REPORT, RUNNER_LOG, Run
+from ..files.user_dirs import RUNS
 from ..job.job import HERE, KUBERNETES, RAY, SLURM, SSH, Job
 from ..job.write import job_file
 from ..places.container_engine import EngineError

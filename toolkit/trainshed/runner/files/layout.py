@@ -17,10 +17,10 @@ from trainshed.contract.paths import DEFAULT_BASE
 
 from ..job.job import Channel, Job
 from . import code
-from .user_dirs import RUNS, state_folder
 from .platform_files import config_files, to_json
 from .provenance import note_start
 from .run import Host, Run, hosts_of
+from .user_dirs import RUNS, state_folder
 
 
 def plan(job: Job, *, in_containers: bool, now: float) -> Run:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from trainshed.base.numerals import whole
 
-from .user_dirs import RUNS
 from .run import Run
+from .user_dirs import RUNS
 
 
 def caller(environ: Mapping[str, str]) -> tuple[int, int]:

@@ -27,8 +27,8 @@ from trainshed.base.files import read_object, write_atomic
 from trainshed.base.locks import is_held, locked
 
 from .fetching.file_cache import Cache
-from .user_dirs import state_folder
 from .run import Run
+from .user_dirs import state_folder
 
 ABOUT, LOCK, KEEPER, PACKAGES, CHANNELS, RELEASED = "pool.json", "lock", "keeper", "packages", "channels", "released"
 GONE = ".gone-"  # how the names of pools begin that are being removed

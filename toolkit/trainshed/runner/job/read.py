@@ -15,10 +15,10 @@ from trainshed.base.errors import JobError, Problem
 from .checker import Checker
 from .client_names import is_read_by_client
 from .declared import check_declared
+from .field_parsers import MEANINGS, usable_name
 from .fields import BY_NAME, FIELDS, LOCATED, PLACES
 from .groups import with_groups
 from .job import Job
-from .field_parsers import MEANINGS, usable_name
 from .nodes import Node
 from .program import locate_program
 

@@ -14,10 +14,10 @@ from trainshed.base.errors import JobError, Problem, did_you_mean
 from trainshed.base.reader import ascii_safe
 
 from .checker import Checker, entries
+from .field_parsers import usable_name
 from .fields import CHANNEL, FIELDS, every
 from .foreign import refuse_foreign, refuse_manifests
 from .job import S3
-from .field_parsers import usable_name
 from .nodes import Node, RawText
 
 JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")

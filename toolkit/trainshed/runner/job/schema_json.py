@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from .fields import FIELDS, Field
 from .field_parsers import LONGEST_REGEX
+from .fields import FIELDS, Field
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _PATH = {"type": "string", "minLength": 1}

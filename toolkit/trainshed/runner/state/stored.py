@@ -12,8 +12,8 @@ from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, d
 from trainshed.base.files import read_object
 from trainshed.base.secrets import MASK
 
-from ..files.user_dirs import RUNS
 from ..files.run import SSH_HOSTS, Run, hosts_of, slurm_number
+from ..files.user_dirs import RUNS
 from ..job.job import KUBERNETES, SSH, Job
 from . import identity, index
 from .job_json import job_of

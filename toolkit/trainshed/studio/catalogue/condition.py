@@ -8,8 +8,8 @@ from __future__ import annotations
 from trainshed.base.errors import did_you_mean, some
 from trainshed.base.record import Record
 
-from .metric_direction import better
 from .language import All, Among, Any_, Compare, ExpressionError, Has, Missing, Name, Node, Not, NotANumber, Value
+from .metric_direction import better
 from .tables import FACTS, STATES
 
 TYPE_CHECKING = False

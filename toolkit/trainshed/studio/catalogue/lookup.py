@@ -9,8 +9,8 @@ from trainshed.runner.state.stored import Stored, chosen, is_folder, load
 from trainshed.runner.state.stored import find as find_without
 
 from .index_file import NoSqliteError
-from .refresh import path_of
 from .open_catalogue import opened
+from .refresh import path_of
 
 
 class Known(Record):

@@ -12,8 +12,8 @@ from trainshed.runner.display.runs import ago
 from trainshed.runner.display.summary import shown
 from trainshed.runner.state.status import iso
 
-from .metric_direction import better
 from .differences import Differences
+from .metric_direction import better
 
 WIDEST = 100  # characters of a value
 MOST_ROWS = 40  # of hyperparameters or metrics; --json has all

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import time
 
-from trainshed.base.helper_process import report, stand_back
 from trainshed.base.errors import one_line
+from trainshed.base.helper_process import report, stand_back
 from trainshed.base.secrets import mask_text
 from trainshed.contract.wire.findings import Finding
 from trainshed.contract.wire.rules import WantedRule

@@ -1,7 +1,7 @@
 """The loop of a pipeline: starts what can start, watches what runs, reuses what was done.
 
 Every step that runs has a runner in the background, which goes on when the conductor is killed. The conductor writes down
-what it is about to do before it does it; whoever is started after it finds each run by its lock (runner/control/child_runs.py).
+what it is about to do before it does it; whoever is started after it finds each run by its lock (child_runs.py).
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from trainshed.base.errors import JobError, Problem, TrainshedError, did_you_mean, some
 from trainshed.contract.hyperparameters import decode_value
-from trainshed.runner.control.detached import start
 from trainshed.runner.control.child_runs import take
+from trainshed.runner.control.detached import start
 from trainshed.runner.control.operations import to_resume
 from trainshed.runner.control.parent import with_parent
 from trainshed.runner.control.resolve_models import with_pinned_models

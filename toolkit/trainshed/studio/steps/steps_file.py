@@ -11,8 +11,8 @@ from trainshed.base.errors import JobError, Problem, did_you_mean
 from trainshed.contract.model_reference import RULE, is_name, is_stage
 from trainshed.runner.job import read as job_reader
 from trainshed.runner.job.checker import Checker, resolve
-from trainshed.runner.job.fields import Field
 from trainshed.runner.job.field_parsers import usable_name
+from trainshed.runner.job.fields import Field
 from trainshed.runner.job.nodes import Node, scalar
 from trainshed.runner.job.request import is_request, read_file, translate
 from trainshed.runner.job.yamlfile import read_nodes

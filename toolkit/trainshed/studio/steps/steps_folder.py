@@ -19,10 +19,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainshed.base.disk_full import Shortage
 from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean
 from trainshed.base.files import read_object, write_atomic
 from trainshed.base.locks import hold, is_held
-from trainshed.base.disk_full import Shortage
 
 PIPELINES = "pipelines"
 FORMAT = 1

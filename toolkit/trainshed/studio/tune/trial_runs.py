@@ -13,8 +13,8 @@ from trainshed.base.errors import did_you_mean, some
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 from trainshed.machine.cgroup import cpus
 from trainshed.metrics.columns import Columns
-from trainshed.runner.control.detached import follow, start
 from trainshed.runner.control.child_runs import Standing, gets_another_start, look_at, take
+from trainshed.runner.control.detached import follow, start
 from trainshed.runner.control.operations import to_resume
 from trainshed.runner.control.recover import settle
 from trainshed.runner.files.run import Run

@@ -24,10 +24,10 @@ from trainshed.runner.job import read as job_reader
 from trainshed.runner.job.checker import Checker, entries, resolve
 from trainshed.runner.job.declared import declared_by
 from trainshed.runner.job.encode import encode
+from trainshed.runner.job.field_parsers import usable_name
 from trainshed.runner.job.fields import BY_NAME as JOB_FIELDS
 from trainshed.runner.job.fields import DAY, Field
 from trainshed.runner.job.job import HERE, SLURM, Job
-from trainshed.runner.job.field_parsers import usable_name
 from trainshed.runner.job.nodes import Node
 from trainshed.runner.job.request import is_request, read_file, translate
 from trainshed.runner.job.yamlfile import read_nodes

@@ -26,11 +26,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from trainshed.base.disk_full import Shortage
 from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean
 from trainshed.base.files import read_bytes, read_object, remove, write_atomic
 from trainshed.base.locks import locked
 from trainshed.base.secrets import MASK
-from trainshed.base.disk_full import Shortage
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.write import plain_hyperparameters
 from trainshed.runner.state.job_json import job_of, masked, typed

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from trainshed.runner.files.fetching import ranges
 from trainshed.runner.files.fetching.download import Way, bring_all
-from trainshed.runner.files.fetching.items import Changed, Item
 from trainshed.runner.files.fetching.file_cache import Cache
+from trainshed.runner.files.fetching.items import Changed, Item
 
 
 class Storage:

@@ -12,9 +12,10 @@ import pytest
 
 from trainshed.base.errors import TrainshedError
 from trainshed.machine import cloning
-from trainshed.runner.files.fetching import download as bring, file_cache as kept
-from trainshed.runner.files.fetching.items import Item, Passing
+from trainshed.runner.files.fetching import download as bring
+from trainshed.runner.files.fetching import file_cache as kept
 from trainshed.runner.files.fetching.file_cache import Cache, find_cache, key_of
+from trainshed.runner.files.fetching.items import Item, Passing
 from unit.runner.files.fetching.storages import Place, Storage, small_ranges
 
 BODY = random.Random(0).randbytes(105)

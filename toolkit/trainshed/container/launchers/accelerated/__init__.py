@@ -22,8 +22,8 @@ def with_its_variables(launch: Launch, kind: str) -> Launch:
     Raises:
         LaunchError: the file is absent, wrong, or asks for what this job has not; or Accelerate is not installed.
     """
-    from .query import variables_of
     from .config_file import read
+    from .query import variables_of
 
     name = launch.job.settings.accelerate
     if kind != "torchrun":

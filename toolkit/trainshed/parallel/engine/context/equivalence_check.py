@@ -19,8 +19,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from trainshed.base.errors import shorten
 
 from ...ground.errors import NotServed
-from ...tracing import rng
 from ...ground.tree import leaves, map_leaves
+from ...tracing import rng
 from ..verify.traces import Traces, no_gradients
 from .crossing import Crossing, OthersStopped, cut, join, shared
 from .op_handlers import Inside

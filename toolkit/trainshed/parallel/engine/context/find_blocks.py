@@ -12,8 +12,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ...delayed.shapes import ShapesOnly
-from ...tracing.subject import Subject
 from ...ground.tree import leaves
+from ...tracing.subject import Subject
 from ..forward_patch import StandIn
 from ..tensor.foresight import run_forward
 from .region import Candidate, candidates_in

@@ -18,15 +18,15 @@ import torch
 from torch import nn
 
 from ...ground.errors import NotServed, PipelineError
-from ...tracing.naming import first_names
 from ...ground.tree import leaves, map_leaves
-from ..object_collectives import FINDINGS, objects
+from ...tracing.naming import first_names
 from ..forward_patch import StandIn, is_compiled
+from ..object_collectives import FINDINGS, objects
 from ..tensor.rank_agreement import apart, look_at, refuse_apart
 from ..verify.unit_outputs import Watch
 from .crossing import Crossing, cut, join, shared
-from .op_handlers import Inside
 from .equivalence_check import Proof
+from .op_handlers import Inside
 from .rules import Rule, candidates, is_hidden, signature
 from .slices import Slices
 

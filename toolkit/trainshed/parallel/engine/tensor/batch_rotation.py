@@ -15,8 +15,9 @@ import torch.distributed as dist
 
 from ...ground.errors import PipelineError
 from ...ground.grid import TensorGroup
-from ...tracing import host_rng as dice, rng
 from ...ground.tree import leaves, map_leaves
+from ...tracing import host_rng as dice
+from ...tracing import rng
 from ..batch import Microbatch, digest
 from ..object_collectives import STEP, SUPPLY, objects
 

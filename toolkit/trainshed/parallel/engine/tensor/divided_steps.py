@@ -16,8 +16,9 @@ from trainshed.base.errors import shorten
 
 from ...ground.errors import PipelineError
 from ...ground.grid import TensorGroup
+from ...tracing import host_rng as dice
+from ...tracing import rng
 from ...tracing.subject import Backward
-from ...tracing import host_rng as dice, rng
 from ..holding import Holding
 from ..losses import Losses, called
 from ..object_collectives import UNDIVIDED, objects

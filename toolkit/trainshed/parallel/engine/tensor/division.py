@@ -16,20 +16,20 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ...ground.errors import PipelineError
+from ...ground.exchanges import exchanged, length_of, scattered, summed
 from ...ground.halves import stays_half
-from ...tracing.naming import first_names
 from ...ground.shards import has_gradient_hook, whole
 from ...ground.tree import map_leaves
+from ...tracing.naming import first_names
 from ..verify.unit_outputs import Watch
-from .rank_agreement import look_at
-from ...ground.exchanges import exchanged, length_of, scattered, summed
 from .experts import experts_of
 from .kinds import Compute, Entrance, Kind, kind_of, only
 from .pairs import Attempt, Choice
-from .sharded_tensor import Part, Region, shown, whole_of
-from .part_parameters import PartParameter, ReplacedParameter
-from .sequences import in_tokens
 from .parameter_usage import Uses
+from .part_parameters import PartParameter, ReplacedParameter
+from .rank_agreement import look_at
+from .sequences import in_tokens
+from .sharded_tensor import Part, Region, shown, whole_of
 
 Told = TypeVar("Told")
 Tried = TypeVar("Tried", bound=Attempt)

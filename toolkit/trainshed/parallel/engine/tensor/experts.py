@@ -22,8 +22,8 @@ from torch import nn
 from trainshed.base.errors import shorten
 
 from ...ground.errors import PipelineError
-from ...tracing import rng
 from ...ground.exchanges import length_of, start_of, summed
+from ...tracing import rng
 from .kinds import Compute, Entrance, Kind
 
 # Part of the largest value by which a sum of parts may be off, at least; half of the digits of a type else.

@@ -12,18 +12,18 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ...ground.shards import has_gradient_hook
+from ...ground.tree import map_leaves, tensors
 from ...plan.division import Foreseen, Piece, PieceCall, divided
 from ...plan.profile import PASSES, counted_seconds
 from ...tracing.subject import Subject
-from ...ground.shards import has_gradient_hook
-from ...ground.tree import map_leaves, tensors
 from .division import candidates
 from .experts import Call, Experts
 from .kinds import Kind
 from .pair_foresight import kept_among, pairs_among
 from .pairs import Attempt, Choice
-from .sharded_tensor import whole_of
 from .parameter_usage import Uses
+from .sharded_tensor import whole_of
 
 _UNLIKE_EXPERTS = "it is not called as experts are"
 

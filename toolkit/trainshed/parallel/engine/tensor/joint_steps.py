@@ -18,12 +18,13 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from ...ground.errors import PipelineError
 from ...ground.grid import TensorGroup
-from ...plan.plan_file import Plan
-from ...tracing.captured_values import name_of
-from ...tracing.subject import Backward
-from ...tracing import host_rng as dice, rng
 from ...ground.shards import whole
 from ...ground.tree import with_cloned_tensors
+from ...plan.plan_file import Plan
+from ...tracing import host_rng as dice
+from ...tracing import rng
+from ...tracing.captured_values import name_of
+from ...tracing.subject import Backward
 from ..alarm import Alarm
 from ..batch import Microbatch, Ran, parts_of
 from ..block_shards import refuse_hooks, run_by_all
@@ -35,11 +36,11 @@ from ..placement import broadcast_buffers
 from ..shard_mesh import ShardMesh
 from ..verify.tensor_digest import sketch
 from ..verify.unit_outputs import Watch
-from .rank_agreement import apart, refuse_apart
+from .batch_rotation import Turn, exchange
 from .gradient_averaging import Means
 from .part_shards import PartShards
+from .rank_agreement import apart, refuse_apart
 from .reference import Reference
-from .batch_rotation import Turn, exchange
 
 States = tuple[torch.Tensor, dice.State]
 

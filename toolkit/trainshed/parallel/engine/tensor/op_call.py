@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ...ground.tree import leaves
 from ...ground.exchanges import length_of
+from ...ground.tree import leaves
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .view_rules import VIEWS
 from .op_call import Call, Rule, Way, is_ordinary, with_own
+from .view_rules import VIEWS
 
 Function = Callable[..., Any]
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from .kinds import Kind
 from .pairs import Attempt, Choice, Pairs, look_for
-from .sharded_tensor import Region
 from .sequences import Along, look_along
+from .sharded_tensor import Region
 
 
 class _Ranks:

@@ -26,8 +26,8 @@ from ...ground.shards import tensor_axis
 from ...ground.tree import leaves, map_leaves, tensors
 from ..block_shards import BlockShards
 from ..shard_mesh import ShardMesh
-from .sharded_tensor import Alias, Part
 from .part_parameters import PartParameter, ReplacedParameter
+from .sharded_tensor import Alias, Part
 
 
 class PartShards(BlockShards):

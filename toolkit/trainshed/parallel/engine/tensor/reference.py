@@ -20,9 +20,9 @@ from ...ground.grid import Grid, TensorGroup
 from ...ground.shards import whole
 from ..object_collectives import AGAIN, FINDINGS, UNDIVIDED, objects
 from ..verify.comparing import Findings, Order, described, differences, problem, unsteady
+from ..verify.reference_step import Outcome, results_of
 from ..verify.tensor_digest import sketch
 from ..verify.traces import Traces, no_gradients
-from ..verify.reference_step import Outcome, results_of
 from ..verify.unit_outputs import Watch
 
 # The runs after a difference: units of rounding by which results of modules are moved, and the seed of that.

@@ -20,14 +20,14 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ground.errors import PipelineError
+from ...ground.exchanges import entering, gathered, length_of, part_of, start_of, summed_later
 from ...ground.shards import has_gradient_hook
 from ...ground.tree import leaves, map_leaves
 from ..alarm import waited_in_vain
-from ...ground.exchanges import entering, gathered, length_of, part_of, start_of, summed_later
 from .loss_parallel import Joint, in_other_words, joint_of
+from .op_call import Call, Way
 from .op_rules import CHANGES, FACTS, HELD, REFUSED, changes, name_of, way_of
 from .part_shapes import Shape, Shapes, are_the_same, shapes_of
-from .op_call import Call, Way
 
 
 class Region:

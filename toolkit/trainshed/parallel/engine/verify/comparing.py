@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...ground.errors import PipelineError
-from .tensor_digest import NOTHING, Sketch, total
 from .reference_step import Outcome
+from .tensor_digest import NOTHING, Sketch, total
 from .unit_outputs import Call
 
 _ORDER = 64  # units of rounding that sums in another order may differ by, in a type of 4 bytes or more

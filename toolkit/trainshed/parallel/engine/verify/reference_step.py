@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...tracing.subject import Backward
-from ...tracing import host_rng as dice, rng
-from ...tracing.call_routing import UnitGates
 from ...ground.tree import leaves, with_cloned_tensors
-from ..stage import Step
+from ...tracing import host_rng as dice
+from ...tracing import rng
+from ...tracing.call_routing import UnitGates
+from ...tracing.subject import Backward
+from ..step import Step
 from .tensor_digest import Sketch, sketch
 from .traces import no_gradients
 from .unit_outputs import Call, Watch

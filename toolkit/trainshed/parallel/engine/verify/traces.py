@@ -18,8 +18,8 @@ from torch import nn
 
 from ...tracing.captured_values import behind, closure_of, is_own
 from ...tracing.contents import contents_of
-from ...tracing.held import held_tensors
 from ...tracing.global_effects import Surroundings, empty_buffers
+from ...tracing.held import held_tensors
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _HOOKS = (

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..remote_parameters import AbsentParameter
 from ..checking import gathered
 from ..holding import Holding
 from ..object_collectives import BUFFERS
+from ..remote_parameters import AbsentParameter
 from .tensor_digest import Sketch, sketch
 
 

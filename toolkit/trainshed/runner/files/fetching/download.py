@@ -16,11 +16,11 @@ from trainshed.base.units import size as shown_size
 from trainshed.machine import cloning
 
 from . import file_cache as kept
-from .items import Changed, Item, Source
+from .fetcher import TRIES, Fetcher
 from .file_cache import Cache
+from .items import Changed, Item, Source
 from .progress import Progress
 from .ranges import AT_ONCE, Crew, Over
-from .fetcher import TRIES, Fetcher
 
 WORKERS = 8  # items that are fetched at once
 END = 2.0  # seconds for those that bring to see that it is over

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from trainshed.parallel.groups import pp_rank, rank
 from trainshed.parallel.ground.shards import tensor_axis
+from trainshed.parallel.groups import pp_rank, rank
 
 
 def get_distribution_axis(parameter: torch.Tensor) -> int | None:

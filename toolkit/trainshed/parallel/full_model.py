@@ -15,17 +15,18 @@ from torch import nn
 
 from trainshed.base.errors import shorten
 
-from ..ground.errors import PipelineError
-from ..tracing import host_rng as dice, rng
-from ..ground.tree import map_leaves
-from .batch import digest
-from .checking import gathered, meet
-from .holding import Holding
-from .object_collectives import GENERATE, RESULT, ROOM
-from .verify.attributes import Attributes
-from .verify.verify_budget import has_room_for_all
-from .verify.traces import Traces
-from .verify.values import Whole, fetch_buffers, fetch_parameters
+from .engine.batch import digest
+from .engine.checking import gathered, meet
+from .engine.holding import Holding
+from .engine.object_collectives import GENERATE, RESULT, ROOM
+from .engine.verify.attributes import Attributes
+from .engine.verify.traces import Traces
+from .engine.verify.values import Whole, fetch_buffers, fetch_parameters
+from .engine.verify.verify_budget import has_room_for_all
+from .ground.errors import PipelineError
+from .ground.tree import map_leaves
+from .tracing import host_rng as dice
+from .tracing import rng
 
 
 def on_first_rank(holding: Holding, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

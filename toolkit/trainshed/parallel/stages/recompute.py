@@ -16,17 +16,17 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from ..engine.holding import Holding
+from ..engine.object_collectives import RECORD, objects
+from ..engine.offload import Offload
+from ..engine.shape import Cut
 from ..ground.grid import Grid
 from ..ground.memory import SPARE, free_bytes
+from ..ground.shards import local
 from ..plan.costs import beside
 from ..plan.plan_file import Plan
 from ..tracing.trace import Event, Trace
-from ..ground.shards import local
-from .holding import Holding
-from .object_collectives import RECORD, objects
-from .offload import Offload
 from .planning import Asked, wish_of
-from .shape import Cut
 
 _MIB = 2**20
 # What is to be freed is divided into so many parts; a set may free up to one part for each unit more than it must.

@@ -15,20 +15,20 @@ import torch
 
 from trainshed.base.errors import some
 
+from ..engine.batch import Microbatch, facts
+from ..engine.checking import first_difference, in_company, of_the_same
+from ..engine.object_collectives import WAYS
+from ..engine.shape import Way
 from ..ground.errors import Different, PipelineError
 from ..ground.grid import Grid
-from ..tracing.subject import Backward, Subject
-from ..tracing.global_effects import Surroundings
-from ..tracing.python_state import Key, Look, Switches, changes, spoken
 from ..tracing import host_rng as dice
 from ..tracing.call_routing import UnitGates
+from ..tracing.global_effects import Surroundings
+from ..tracing.python_state import Key, Look, Switches, changes, spoken
 from ..tracing.route import Scout
-from .batch import Microbatch, facts
-from .checking import first_difference, in_company, of_the_same
-from .object_collectives import WAYS
+from ..tracing.subject import Backward, Subject
 from .prepared import Prepared
 from .records import UNKNOWN, Records
-from .shape import Way
 
 _NAMED = 3
 _ONE_MODEL = "what Python decides by must be the same on all ranks of a pipeline: set it on all of them before the same step"

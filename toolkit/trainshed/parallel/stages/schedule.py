@@ -16,13 +16,13 @@ from torch.distributed.pipelining.schedules import _Action, _add_send_recv, _Com
 
 from trainshed.contract.wire.pipeline import V_SHAPED
 
+from ..engine.batch import runs_evenly
+from ..engine.zero_bubble import Inseparable
 from ..ground.errors import PipelineError
-from ..plan.simulate import order
 from ..ground.schedule_work import Work, seat_of
+from ..plan.simulate import order
 from .actions import ActionRuntime
-from .batch import runs_evenly
 from .stage import ReplayStage, StageModule
-from .zero_bubble import Inseparable
 
 _KINDS = {
     "forward": _ComputationType.FORWARD,

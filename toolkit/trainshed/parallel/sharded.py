@@ -10,27 +10,27 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from ..delayed.tape import Tape
-from ..ground.errors import NotServed
-from ..ground.grid import TensorGroup
-from ..ground.halves import half_type
-from ..ground.memory import SPARE, free_bytes
-from ..tracing.naming import first_names
-from ..tracing.subject import Backward
-from .remote_parameters import IN_SHARDS, Absent
-from .block_shards import blocks, refuse_hooks
-from .holding import Holding
-from .object_collectives import UNDIVIDED, objects
-from .placement import broadcast_state
-from .shard_mesh import ShardMesh
-from .forward_patch import StandIn, is_compiled
-from .suitable import check_values
-from .tensor.joint_steps import JointEngine, Step
-from .tensor.part_shards import PartShards
-from .tensor.reference import Reference
-from .verify.traces import Traces
-from .verify.unit_outputs import Watch
-from .waiting import Waiting
+from .delayed.tape import Tape
+from .engine.block_shards import blocks, refuse_hooks
+from .engine.forward_patch import StandIn, is_compiled
+from .engine.holding import Holding
+from .engine.object_collectives import UNDIVIDED, objects
+from .engine.placement import broadcast_state
+from .engine.remote_parameters import IN_SHARDS, Absent
+from .engine.shard_mesh import ShardMesh
+from .engine.suitable import check_values
+from .engine.tensor.joint_steps import JointEngine, Step
+from .engine.tensor.part_shards import PartShards
+from .engine.tensor.reference import Reference
+from .engine.verify.traces import Traces
+from .engine.verify.unit_outputs import Watch
+from .engine.waiting import Waiting
+from .ground.errors import NotServed
+from .ground.grid import TensorGroup
+from .ground.halves import half_type
+from .ground.memory import SPARE, free_bytes
+from .tracing.naming import first_names
+from .tracing.subject import Backward
 
 
 class ShardedEngine(JointEngine):

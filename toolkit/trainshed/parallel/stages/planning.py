@@ -15,28 +15,28 @@ from torch import nn
 from trainshed.contract.wire.pipeline import CHOSEN, PipelineSettings
 from trainshed.contract.wire.variables import PLAN_ONLY
 
+from ..engine.context.find_blocks import blocks_in
+from ..engine.link import measure_link
+from ..engine.tensor.experts import experts_of
+from ..engine.tensor.foresight import foresee
 from ..ground.errors import PlanError
 from ..ground.grid import Grid
 from ..plan.calltree import covering_pin
+from ..plan.candidates import Terms, ways_for
 from ..plan.command import PlanWritten
 from ..plan.costs import Link
 from ..plan.degrees import beside_lines, choice_lines, choices, chosen, chosen_lines, in_words
-from ..plan.placement_table import holder_lines
-from ..plan.plan_options import How, how_asked
 from ..plan.lines import assignment_lines, divided_lines, predicted_lines
-from ..plan.rank_memory import weights_of
 from ..plan.open_ways import goes_with, keeps_sharding, open_ways
+from ..plan.placement_table import holder_lines
 from ..plan.plan_file import Plan, load_plan, model_fingerprint
+from ..plan.plan_options import How, how_asked
+from ..plan.plan_request import Wish
 from ..plan.planner import Foresee, make_plan, make_plans
 from ..plan.profile import SECONDS_PER_BYTE, seconds_to_touch
+from ..plan.rank_memory import weights_of
 from ..plan.runtime import seconds_to_update
-from ..plan.candidates import Terms, ways_for
-from ..plan.plan_request import Wish
 from ..tracing.subject import Subject
-from .context.find_blocks import blocks_in
-from .link import measure_link
-from .tensor.experts import experts_of
-from .tensor.foresight import foresee
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,24 @@ from typing import Any
 import torch
 
 from ..delayed.tape import Tape
+from ..engine.alarm import Alarm
+from ..engine.batch import Microbatch, Ran, digest, parts_of
+from ..engine.checking import agree_with_replicas, check_gradients, meet, refuse_hooks, report, same_batch
+from ..engine.object_collectives import STEP
+from ..engine.placeholder_batches import empties, supply
+from ..engine.placement import broadcast_buffers
+from ..engine.tensor.division import in_words
 from ..ground.errors import PipelineError, SeveralPasses, TraceMismatch
 from ..plan.plan_file import Plan
+from ..tracing import host_rng as dice
+from ..tracing import rng
 from ..tracing.captured_values import name_of
 from ..tracing.subject import Backward
-from ..tracing import host_rng as dice, rng
-from .alarm import Alarm
-from .batch import Microbatch, Ran, digest, parts_of
-from .checking import agree_with_replicas, check_gradients, meet, refuse_hooks, report, same_batch
-from .holding import Holding
-from .object_collectives import STEP
-from .placement import broadcast_buffers
 from .planning import Planned
 from .preparing import Preparation, Prepared
 from .stage import Step
-from .placeholder_batches import empties, supply
-from .tensor.division import in_words
-from .verify.verifier import Verifier
+from .stage_holding import StageHolding
+from .verifier import Verifier
 
 # The training step after which measured times are shown against the plan: caches are warm by then.
 _REPORTED = 4
@@ -61,7 +62,7 @@ class Engine:
 
     def __init__(
         self,
-        holding: Holding,
+        holding: StageHolding,
         attach: Callable[[Backward | None], None],
         *,
         between: Callable[[], AbstractContextManager[None]],

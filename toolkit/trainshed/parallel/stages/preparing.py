@@ -12,29 +12,29 @@ import torch.distributed as dist
 from torch import nn
 
 from ..delayed.tape import Tape
+from ..engine.batch import Microbatch, facts
+from ..engine.checking import agree_with_replicas, compare
+from ..engine.gradients import GradientSync, reached_by_replicas
+from ..engine.object_collectives import RECORD
+from ..engine.offload import offload_for
+from ..engine.placement import broadcast_state, extend, place, renamed
+from ..engine.remote_parameters import Absent
+from ..engine.shape import Cut, Way, cut
+from ..engine.suitable import check_values
+from ..engine.waiting import Waiting
 from ..ground.errors import PlanError, SeveralPasses
 from ..plan.plan_file import Plan
+from ..tracing.call_routing import UnitGates
 from ..tracing.naming import never_called
 from ..tracing.subject import Backward, Subject, refuse_unsteady
 from ..tracing.trace import Trace
-from ..tracing.call_routing import UnitGates
-from .remote_parameters import Absent
-from .batch import Microbatch, facts
-from .checking import agree_with_replicas, compare
 from .choosing import Chooser
-from .gradients import GradientSync, reached_by_replicas
-from .holding import Holding
-from .object_collectives import RECORD
-from .offload import offload_for
-from .placement import broadcast_state, extend, place, renamed
 from .planning import Asked, Planned, agree_on_plan, from_leader, write_only
 from .prepared import Prepared
 from .recompute import ALL_KEPT, Recomputation
 from .schedule import Loop, Schedule, TorchSchedule
-from .shape import Cut, Way, cut
 from .stage import Frame, StageModule
-from .suitable import check_values
-from .waiting import Waiting
+from .stage_holding import StageHolding
 
 _ONE_ORDER = (
     "all ranks of one pipeline need the same data, and must build and run the model in one order: "
@@ -63,7 +63,7 @@ class Preparation:
 
     def __init__(
         self,
-        holding: Holding,
+        holding: StageHolding,
         attach: Callable[[Backward | None], None],
         *,
         planned: Planned | None,

@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...ground.shards import local
-from ..remote_parameters import AbsentParameter
-from ..holding import Holding
-from ...ground.exchanges import length_of
-from .tensor_digest import NOTHING, Sketch, sketch
+from ..engine.remote_parameters import AbsentParameter
+from ..engine.verify.tensor_digest import NOTHING, Sketch, sketch
+from ..ground.exchanges import length_of
+from ..ground.shards import local
+from .stage_holding import StageHolding
 
 _END = -1
 
@@ -156,7 +156,7 @@ class Library:
     leads: whether this rank asks.
     """
 
-    def __init__(self, holding: Holding) -> None:
+    def __init__(self, holding: StageHolding) -> None:
         grid = holding.grid
         self._group, self._device, self._ranks = grid.company_group, grid.device, grid.company_ranks
         self._rank, self._places = grid.rank, grid.places

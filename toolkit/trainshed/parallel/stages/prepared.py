@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..engine.outputs import Post
+from ..engine.shape import Way
 from ..tracing.held import Place
-from .outputs import Post
 from .schedule import Schedule
-from .shape import Way
 
 
 @dataclass

@@ -16,21 +16,21 @@ from torch import nn
 
 from trainshed.base.errors import shorten
 
+from ..engine.exchange import Exchange, Exchanged, Hand
+from ..engine.object_collectives import STEP, objects
+from ..engine.remote_parameters import IN_SHARDS, Absent
+from ..engine.tensor.division import Division, tensor_mesh
+from ..engine.tensor.foresight import foresee, run_forward
+from ..engine.tensor.pairs import Pairs, Seen, look_for
+from ..engine.tensor.rank_agreement import agreed_seed, compare_in_company
+from ..engine.tensor.sharded_tensor import Part, whole_of
+from ..engine.verify.tensor_digest import Sketch, sketch
 from ..ground.errors import PipelineError
 from ..ground.grid import Grid, TensorGroup
-from ..plan.division import Foreseen
-from ..tracing.subject import Subject
 from ..ground.shards import local, whole
 from ..ground.tree import exchange, tensors
-from .remote_parameters import IN_SHARDS, Absent
-from .exchange import Exchange, Exchanged, Hand
-from .object_collectives import STEP, objects
-from .tensor.rank_agreement import agreed_seed, compare_in_company
-from .tensor.division import Division, tensor_mesh
-from .tensor.foresight import foresee, run_forward
-from .tensor.pairs import Pairs, Seen, look_for
-from .tensor.sharded_tensor import Part, whole_of
-from .verify.tensor_digest import Sketch, sketch
+from ..plan.division import Foreseen
+from ..tracing.subject import Subject
 
 
 class StageParts(Exchange):

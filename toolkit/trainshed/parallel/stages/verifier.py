@@ -15,23 +15,23 @@ import torch
 
 from trainshed.base.errors import shorten
 
-from ...tracing.subject import Backward
-from ...ground.shards import whole
-from ..checking import in_company
-from ..holding import Holding
-from ..object_collectives import AGAIN, FINDINGS, ROOM, UNDIVIDED, objects
-from ..preparing import Preparation, Prepared
-from ..stage import Step
-from .attributes import Attributes
-from .comparing import Again, Findings, Order, described, differences, problem, unsteady
-from .contributions import Contributions
+from ..engine.checking import in_company
+from ..engine.object_collectives import AGAIN, FINDINGS, ROOM, UNDIVIDED, objects
+from ..engine.verify.attributes import Attributes
+from ..engine.verify.comparing import Again, Findings, Order, described, differences, problem, unsteady
+from ..engine.verify.contributions import Contributions
+from ..engine.verify.reference_step import Outcome, results_of, run
+from ..engine.verify.tensor_digest import Sketch, sketch
+from ..engine.verify.traces import Traces
+from ..engine.verify.unit_outputs import Watch
+from ..engine.verify.values import Values, Whole, fetch_buffers, fetch_parameters
+from ..engine.verify.verify_budget import Extent, extent_of
+from ..ground.shards import whole
+from ..tracing.subject import Backward
 from .in_parts import InParts, Library
-from .verify_budget import Extent, extent_of
-from .tensor_digest import Sketch, sketch
-from .traces import Traces
-from .reference_step import Outcome, results_of, run
-from .unit_outputs import Watch
-from .values import Values, Whole, fetch_buffers, fetch_parameters
+from .preparing import Preparation, Prepared
+from .stage import Step
+from .stage_holding import StageHolding
 
 # A forward that does the same with tensors of other shapes is verified for so many shapes.
 _SHAPES = 3
@@ -52,7 +52,7 @@ class Verifier:
 
     def __init__(
         self,
-        holding: Holding,
+        holding: StageHolding,
         preparation: Preparation,
         attach: Callable[[Backward | None], None],
         *,

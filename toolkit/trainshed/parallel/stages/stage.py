@@ -13,53 +13,23 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
+from ..engine.context.stage_blocks import StageBlocks
+from ..engine.offload import Offload
+from ..engine.shape import Boundary, Cut
+from ..engine.step import Step
+from ..engine.zero_bubble import Inseparable, SplitBackward
 from ..ground.errors import PipelineError, TraceMismatch
-from ..tracing import notes
-from ..tracing.held import OfStages, Place
-from ..tracing.notes import Notes
-from ..tracing.subject import Backward
-from ..tracing import host_rng as dice, rng
-from ..tracing.call_routing import Gatekeeper, UnitGates, Watcher
-from ..tracing.replay import StageForward
 from ..ground.torch_version import TORCH
 from ..ground.tree import map_leaves, with_cloned_tensors
-from .context.stage_blocks import StageBlocks
-from .offload import Offload
+from ..tracing import host_rng as dice
+from ..tracing import notes, rng
+from ..tracing.call_routing import Gatekeeper, UnitGates
+from ..tracing.held import OfStages, Place
+from ..tracing.notes import Notes
+from ..tracing.replay import StageForward
+from ..tracing.subject import Backward
 from .recompute import ALL_KEPT, Fit
-from .shape import Boundary, Cut
 from .stage_parts import StageParts
-from .zero_bubble import Inseparable, SplitBackward
-
-
-@dataclass
-class Step:
-    """What all stages of a rank share during one step.
-
-    microbatches: (args, kwargs) of the step function.
-    ways: which of the recorded forwards each microbatch follows.
-    seed: from which microbatches start Python's and numpy's generators.
-    states: random state that each microbatch starts from; empty if the forward draws no random numbers.
-    results: what the step function returned, by microbatch (last stage only).
-    losses: scaled, of the microbatches that have run (last stage only).
-    scale: factor of each microbatch's loss.
-    parts: by how many rows more or less than the mean each microbatch's loss counts; 1 where all have the same.
-    seconds: stage -> [forward, backward] seconds, summed over microbatches.
-    watch: looks at the units that run, where the step is verified.
-    """
-
-    function: Callable[..., Any]
-    microbatches: list[tuple[tuple[Any, ...], dict[str, Any]]]
-    ways: list[int]
-    training: bool
-    scale: float
-    parts: list[float]
-    seed: int
-    states: list[torch.Tensor] = field(default_factory=list)
-    results: dict[int, Any] = field(default_factory=dict)
-    seconds: dict[int, list[float]] = field(default_factory=dict)
-    losses: list[torch.Tensor] = field(default_factory=list)
-    failure: Exception | None = None
-    watch: Watcher | None = None
 
 
 @dataclass
