@@ -33,7 +33,7 @@ from trainshed.contract.wire import checkpoint_trouble, notice
 from trainshed.contract.wire.pipeline import read_settings
 from trainshed.machine.hostlist import expand
 from trainshed.runner.control import operations, recover
-from trainshed.runner.display.dashboard import Watched, render
+from trainshed.studio.watch.dashboard import Watched, render
 from trainshed.runner.display.dry_run import describe as describe_run
 from trainshed.runner.display.follow import follow, tagged
 from trainshed.runner.display.runs import describe, table

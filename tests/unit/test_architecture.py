@@ -39,7 +39,11 @@ WINGS = ("studio", "parallel", "compiler", "compat")
 GROUND = {"base", "contract"}
 RUNNER_PARTS = {*GROUND, "machine", "runner"}
 _STUDIO = {
-    f"studio/{room}" for room in ("ui", "pages", "catalogue", "lineage", "tracking", "models", "tune", "steps", "rules")
+    f"studio/{room}"
+    for room in (
+        *("ui", "pages", "catalogue", "lineage", "tracking", "models", "tune", "steps", "rules"),
+        *("compare", "run_report", "watch"),
+    )
 }
 MAY_KNOW: dict[str, set[str]] = {
     "base": set(),
@@ -66,9 +70,10 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/catalogue": {*RUNNER_PARTS, "metrics", "studio/pages"},
     "studio/compare": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/run_report": {*RUNNER_PARTS, "studio/pages"},
+    "studio/watch": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/tune": {*RUNNER_PARTS, "metrics", "algorithms", "studio/pages"},
     "studio/steps": {*RUNNER_PARTS, "studio/models", "studio/tune"},
-    "studio/commands": {*RUNNER_PARTS, *_STUDIO, "metrics", "algorithms", "cli", "studio/compare", "studio/run_report"},
+    "studio/commands": {*RUNNER_PARTS, *_STUDIO, "metrics", "algorithms", "cli"},
 }
 # Folders that import each other, which this list may only lose.
 KNOW_EACH_OTHER = {

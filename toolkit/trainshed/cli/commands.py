@@ -26,7 +26,6 @@ CORE = {
     "status": ("[RUN]", "show the state of a run"),
     "logs": ("[RUN]", "print what a run has printed"),
     "attach": ("[RUN]", "watch a run until it ends"),
-    "watch": ("[RUN]", "show curves, machine and log of a run"),
     "stop": ("[RUN]", "stop a run"),
     "release": ("POOL ...", "remove warm pools"),
     "resume": ("[RUN]", "continue a run from its checkpoints"),

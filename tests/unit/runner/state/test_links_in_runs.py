@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.offenders import check_each
-from trainshed.runner.display.dashboard import last_lines
+from trainshed.studio.watch.dashboard import last_lines
 from trainshed.runner.display.follow import Tail, follow
 from trainshed.runner.files.run import Host
 from trainshed.runner.state.outputs import attempts_of

@@ -10,6 +10,7 @@ COMMANDS = {
     "note": ("RUN [TEXT]", "add a note to a run"),
     "show": ("[RUN]", "show everything about a run"),
     "diff": ("RUN RUN", "show what differs between two runs"),
+    "watch": ("[RUN]", "show curves, machine and log of a run"),
     "lineage": ("[RUN]", "show where a run comes from, and what came of it"),
     "rerun": ("[RUN]", "make a run again: its code, data, packages"),
     "ui": ("", "serve a web page over the runs"),

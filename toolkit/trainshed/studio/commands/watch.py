@@ -7,9 +7,9 @@ from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER
 
-from . import say
-from .parser import Parser
-from .which import run_of
+from trainshed.cli import say
+from trainshed.cli.parser import Parser
+from trainshed.cli.which import run_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Shows the run; returns its exit status."""
     from trainshed.runner.control.operations import state_of
-    from trainshed.runner.display.live import watch
+    from trainshed.studio.watch.live import watch
     from trainshed.runner.state.stored import Stored
 
     def state(run: Stored) -> str:

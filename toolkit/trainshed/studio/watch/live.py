@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from trainshed.base.errors import visible
 
-from ..state.stored import Stored, load
+from trainshed.runner.state.stored import Stored, load
 from .dashboard import View, Watched, render
 from .sparks import BARS, PLAIN
 

@@ -19,9 +19,9 @@ from trainshed.studio.pages.facts import mapping, read_attempts, words
 from trainshed.studio.pages.scale import short
 from trainshed.studio.pages.timeline import instant, paused
 
-from ..state.outputs import attempts_of
-from ..state.stored import Stored
-from .follow import logs_of, rank_of
+from trainshed.runner.state.outputs import attempts_of
+from trainshed.runner.state.stored import Stored
+from trainshed.runner.display.follow import logs_of, rank_of
 from .sparks import BARS, cut, spark
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""`trainshed watch`: a run in the terminal."""
