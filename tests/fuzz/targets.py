@@ -33,7 +33,6 @@ from trainshed.contract.wire import checkpoint_trouble, notice
 from trainshed.contract.wire.pipeline import read_settings
 from trainshed.machine.hostlist import expand
 from trainshed.runner.control import operations, recover
-from trainshed.studio.watch.dashboard import Watched, render
 from trainshed.runner.display.dry_run import describe as describe_run
 from trainshed.runner.display.follow import follow, tagged
 from trainshed.runner.display.runs import describe, table
@@ -57,6 +56,7 @@ from trainshed.studio.pages.report import report
 from trainshed.studio.run_report import facts_of
 from trainshed.studio.ui.catalog import row_of
 from trainshed.studio.ui.details import details
+from trainshed.studio.watch.dashboard import Watched, render
 from unit.contract.mutations import ODD_VALUES, Damage
 
 JOB_FILES = (

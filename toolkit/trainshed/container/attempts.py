@@ -14,8 +14,9 @@ from trainshed.machine.cgroup import oom_kills
 from trainshed.machine.scratch import forget_attempt
 from trainshed.machine.signals import Interrupted, stop_raises
 
-from . import launchers, planning, ports
+from . import planning, ports
 from .hangs.hang_watch import HangWatch, stops_on_hang
+from .launchers import launcher_of
 from .metrics_watch import MetricsWatch
 from .notices import Notices
 from .report.training_result import TrainingResult
@@ -188,7 +189,7 @@ class Attempts:
                     SystemWatch(sampling_plan(job, cluster), self._voice.say),
                     slow,
                     *self._rules(),
-                    *launchers.watchers(plan, self._roster, self._voice.say),
+                    *launcher_of(plan.launcher).watchers(plan, self._roster, self._voice.say),
                 ],
                 spared=(uploads.pid,) if uploads else (),
                 stops=self._stops,

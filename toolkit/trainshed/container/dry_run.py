@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from trainshed.base.secrets import is_secret_name, mask_text
+from trainshed.contract.distributions import traits_of
 from trainshed.contract.wire.secret_names import environment_secrets
 
 from .hangs.hang_watch import stops_on_hang
+from .launchers import launcher_of
 from .launchers.binding import format_list
 from .launchers.network_settings import explained, network_settings
 from .launchers.rank_environment import interface_variables
@@ -46,7 +48,7 @@ def describe(planned: Planned) -> str:
     ]
     if plan.compiler:
         rows.append(("compiler", plan.compiler))
-    if plan.launcher != "script":
+    if traits_of(plan.launcher).has_ranks:
         rows.append(
             (
                 "rendezvous",
@@ -100,11 +102,8 @@ def _variables(values: dict[str, str], indent: str) -> list[str]:
 def _ranks(cluster: Cluster, plan: LaunchPlan) -> str:
     if plan.rank is not None:
         return f"{cluster.world_size} rank(s) on {len(cluster.hosts)} host(s), as mpirun maps them"
-    if plan.launcher == "parameter_server":
-        return f"{len(plan.processes)} of the job's {plan.processes[0].env['WORLD_SIZE']} processes are on this host"
-    if plan.launcher == "ray":
-        script = "the script and Ray's head" if cluster.rank == 0 else f"a node of Ray for the script on {cluster.master}"
-        return f"{script}, which has {len(cluster.hosts)} host(s)"
+    if described := launcher_of(plan.launcher).describe(cluster, plan):
+        return described
     if plan.processes[0].rank is None:
         return f"{len(plan.processes)} process on this host"
     return f"{len(plan.processes)} rank(s) on this host of {cluster.world_size}"

@@ -6,13 +6,13 @@ import os
 
 from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
+from trainshed.contract.distributions import DEFAULT, traits_of
 from trainshed.contract.environment import script_environment
 from trainshed.contract.hyperparameters import to_argv
-from trainshed.contract.settings import OF_THE_AGENT
 from trainshed.contract.wire.variables import NOTICE_FILE
 
 from .compiler.packages import version_of
-from .launchers import LAUNCHERS
+from .launchers import accelerate_files, launcher_of
 from .launchers.launch import Launch
 from .launchers.rank_environment import default_variables, fixed_variables
 
@@ -46,23 +46,19 @@ def plan(job: TrainingJob, cluster: Cluster, program: Program, environ: Mapping[
         LaunchError: this distribution, or this program under it, cannot be started.
     """
     # An image's own launcher decides itself what a distribution is.
-    kind = job.distribution.kind if cluster.participates and not job.training_module else "script"
-    if kind not in LAUNCHERS:
-        raise LaunchError(
-            f"the distribution {kind!r} (asked for by {job.distribution.asked_by}) is not available in this version",
-            hint=f"available: {', '.join(LAUNCHERS)}",
-        )
-    if job.settings.min_nodes and kind not in OF_THE_AGENT and len(cluster.hosts) > 1 and cluster.participates:
+    kind = job.distribution.kind if cluster.participates and not job.training_module else DEFAULT
+    traits = traits_of(kind)
+    if job.settings.min_nodes and not traits.uses_agent and len(cluster.hosts) > 1 and cluster.participates:
         raise LaunchError(
             f"trainshed_min_nodes = {job.settings.min_nodes} needs torch's elastic agent, which does not start a {kind} job",
             hint="drop it: all hosts of this job have to be there",
         )
     notice_file = f"{scratch}/notice.json"
     launch = _accelerated(_launch(job, cluster, program, environ, scratch, kind, notice_file), kind)
-    if cluster.participates and (job.compiler.on or kind == "xla"):
+    if cluster.participates and (job.compiler.on or traits.compiles):
         made = _compiled(launch, kind)
     else:
-        made = LAUNCHERS[kind](_without_torch_xla(launch))
+        made = launcher_of(kind).plan(_without_torch_xla(launch))
     return _with_port(made, cluster).replace(notice_file=notice_file)
 
 
@@ -91,7 +87,7 @@ def _launch(
     variables, notes = script_environment(
         job, cluster, code_dir=program.folder, entry_point=program.name, arguments=arguments
     )
-    if job.settings.bind != "none" and (kind not in ("torchrun", "horovod") or job.settings.engine != "trainshed"):
+    if job.settings.bind != "none" and (not traits_of(kind).can_bind or job.settings.engine != "trainshed"):
         notes.append(
             f"trainshed_bind = {job.settings.bind} is for ranks that trainshed itself starts, and has no effect here"
         )
@@ -116,14 +112,14 @@ def _launch(
 
 def _accelerated(launch: Launch, kind: str) -> Launch:
     """The launch, with the variables of the file that `trainshed_accelerate` names, or a note that there is one."""
-    from .launchers import accelerated
-
-    job = launch.job
+    job, traits = launch.job, traits_of(kind)
     if not launch.cluster.participates or job.training_module:
         return launch
     if job.settings.accelerate:
+        from .launchers import accelerated
+
         return accelerated.with_its_variables(launch, kind)
-    return accelerated.with_note(launch) if kind in ("script", "torchrun") else launch
+    return accelerate_files.with_note(launch) if "accelerate" in traits.takes or not traits.has_ranks else launch
 
 
 def _compiled(launch: Launch, kind: str) -> LaunchPlan:
@@ -131,7 +127,7 @@ def _compiled(launch: Launch, kind: str) -> LaunchPlan:
     from .compiler.prepare import prepare  # on demand: most jobs have no compiler
 
     prepared = prepare(launch, kind)
-    made = LAUNCHERS[prepared.launcher](prepared.launch)
+    made = launcher_of(prepared.launcher).plan(prepared.launch)
     return made.replace(
         processes=tuple(spec.replace(argv=(*prepared.prefix, *spec.argv)) for spec in made.processes),
         compiler=prepared.shown,

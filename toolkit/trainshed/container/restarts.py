@@ -125,9 +125,6 @@ def counted(plan: LaunchPlan, done: int, allowed: int) -> LaunchPlan:
         return spec.replace(env={**spec.env, **counts})
 
     if plan.mpi is not None:  # its ranks have the environment of Open MPI's own processes
-        from .launchers.mpi import MpiPlan
-
-        assert isinstance(plan.mpi, MpiPlan)
         plan = plan.replace(mpi=plan.mpi.replace(rank=of(plan.mpi.rank), daemon=of(plan.mpi.daemon)))
     return plan.replace(
         processes=tuple(map(of, plan.processes)),

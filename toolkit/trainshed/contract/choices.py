@@ -7,6 +7,7 @@ import re
 
 from trainshed.base.errors import Problem, did_you_mean, near_name, shorten
 
+from .distributions import DEFAULT, owner, traits_of
 from .hyperparameters import truthy
 from .job import Distribution
 from .settings import Settings, read_settings
@@ -171,17 +172,17 @@ class Choices:
     def distribution(self, resources: ResourceConfig) -> Distribution:
         """How ranks are started, on which hosts, and how many on each."""
         kind, asked_by = self._kind()
-        pipeline = self._pipeline() if kind == "pipeline" else {}
+        traits = traits_of(kind)
+        pipeline = self._pipeline() if "parameters" in traits.takes else {}
         processes = self._processes_per_host()
         groups = self._groups(resources)
         if not groups and asked_by:
             groups = [resources.current_group_name]
-        if kind != "parameter_server":
-            for name in ("roles", "servers"):
-                if getattr(self.settings, name):
-                    self._warnings.append(f"trainshed_{name} is for the distribution parameter_server; this is {kind}")
+        for name in ("roles", "servers"):
+            if getattr(self.settings, name) and name not in traits.takes:
+                self._warnings.append(f"trainshed_{name} is for the distribution {owner(name)}; this is {kind}")
         kinds = {one.instance_type for one in resources.instance_groups if one.name in groups}
-        if len(kinds) > 1 and kind not in ("script", "parameter_server", "ray") and not processes:
+        if len(kinds) > 1 and traits.has_ranks and not traits.counted_by and not processes:
             self._warnings.append(
                 f"hosts of several types ({', '.join(sorted(kinds))}) take part, and ranks must be equally many on each: "
                 "set trainshed_processes_per_host"
@@ -197,7 +198,7 @@ class Choices:
             backend, asked_by = settings.compiler, "trainshed_compiler"
         elif flag is not None:
             backend, asked_by = "auto" if truthy(flag) else "off", compile_plan.ENABLED
-        elif distribution.kind == "xla":  # SDK v2's `pytorchxla` is a way to ask for the compiler
+        elif distribution.traits.compiles:  # SDK v2's `pytorchxla` is a way to ask for the compiler
             asked_by = distribution.asked_by
             backend = "xla" if asked_by == "trainshed_distribution" else "auto"
         else:
@@ -242,7 +243,7 @@ class Choices:
             return "pipeline", flag or "trainshed_pipeline"
         if not kind and self.settings.accelerate:
             return "torchrun", "trainshed_accelerate"
-        return kind or "script", flag
+        return kind or DEFAULT, flag
 
     def _wants_pipeline(self, flag: str) -> bool:
         """Whether the job is for Amazon's model parallel library, or names a pipeline of ours.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainshed.base.record import Record
 
+from .distributions import DEFAULT, traits_of
 from .wire.compile_plan import CompilerRequest
 
 TYPE_CHECKING = False
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         ResourceConfig,
         TensorboardConfig,
     )
+    from .distributions import DistributionTraits
     from .hyperparameters import Hyperparameters
     from .paths import Paths
     from .settings import Settings
@@ -27,18 +29,23 @@ if TYPE_CHECKING:
 class Distribution(Record):
     """How the job's ranks are started, and who asked for it.
 
-    kind: one of `settings.DISTRIBUTIONS`.
+    kind: the name of a distribution (`distributions`).
     asked_by: the hyperparameter or variable that asks for it, "" for the default.
     processes_per_host: 0 where the hardware decides.
     groups: instance groups that take part; () means all.
     pipeline: settings for the ranks of a `pipeline`, by name (contract/wire/pipeline.py).
     """
 
-    kind: str = "script"
+    kind: str = DEFAULT
     asked_by: str = ""
     processes_per_host: int = 0
     groups: tuple[str, ...] = ()
     pipeline: dict[str, Any] = {}  # noqa: RUF012
+
+    @property
+    def traits(self) -> DistributionTraits:
+        """What this kind of distribution is like."""
+        return traits_of(self.kind)
 
 
 class TrainingJob(Record):

@@ -11,6 +11,7 @@ import json
 from trainshed.base.errors import Problem, did_you_mean, near_name
 from trainshed.base.record import Record
 
+from .distributions import DISTRIBUTIONS, OTHERS, plugged_in
 from .hyperparameters import ARGV_STYLES, decode_value
 from .wire.compile_plan import BACKENDS, MODES, SWITCHES
 from .wire.metric_lines import SOURCES
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-DISTRIBUTIONS = (
-    *("script", "torchrun", "horovod", "mpi", "xla", "pipeline", "tensorflow", "jax", "parameter_server", "ray"),
-)
-OF_THE_AGENT = ("torchrun", "horovod", "pipeline", "xla")  # distributions that torch's elastic agent can start
-FRAMEWORKS = ("tensorflow", "jax", "parameter_server", "ray")  # whose processes use all devices of a host
 FINGERPRINTS = ("sampled", "whole", "off")
 ENGINES = ("trainshed", "torchrun", "mpi")
 SERVERS = ("script", "tensorflow")
@@ -212,8 +208,11 @@ def _check(key: str, value: Any, written: Any) -> Any:
             return "on" if value else "off"
         if value in CHOICES[key]:
             return value
+        if key == "distribution" and plugged_in(str(value)):
+            return value
         near = did_you_mean(str(value), CHOICES[key])
-        return Problem("", f"must be one of {', '.join(CHOICES[key])}", value=str(written), suggestion=near)
+        others = f", {OTHERS}" if key == "distribution" else ""
+        return Problem("", f"must be one of {', '.join(CHOICES[key])}{others}", value=str(written), suggestion=near)
     if key in RANGES:
         low, high = RANGES[key]
         whole = isinstance(getattr(Settings, key), int)

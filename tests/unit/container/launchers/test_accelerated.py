@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainshed.base.errors import LaunchError
+from trainshed.container.launchers.accelerate_files import candidates, note
 from trainshed.container.launchers.accelerated.config_file import read
-from trainshed.container.launchers.accelerated.find_config import candidates, note
 from trainshed.container.launchers.launch import Launch
 from trainshed.container.program.locate import Program
 from trainshed.contract.cluster import Cluster, Hardware

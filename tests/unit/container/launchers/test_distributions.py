@@ -1,19 +1,63 @@
-"""The kinds of distribution stand in `contract.settings`; launchers and platform flags serve those."""
+"""Each distribution has traits and a launcher that agree; flags and settings name those."""
 
 from __future__ import annotations
 
-from trainshed.container.launchers import LAUNCHERS
+import pytest
+
+from trainshed.base.errors import LaunchError
+from trainshed.container.launchers import LAUNCHERS, Launcher, LaunchPlan, launcher_of
+from trainshed.contract import distributions
 from trainshed.contract.choices import DISTRIBUTION_FLAGS
-from trainshed.contract.settings import CHOICES, DISTRIBUTIONS
+from trainshed.contract.distributions import DISTRIBUTIONS, TRAITS, DistributionTraits, plugged_in, traits_of
+from trainshed.contract.settings import CHOICES
+
+POOL = Launcher(DistributionTraits("pool"), lambda _: LaunchPlan(processes=(), launcher="pool"))
+
+
+@pytest.fixture(autouse=True)
+def looked_up_anew() -> None:
+    plugged_in.cache_clear()
+
+
+def adds(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """An installed package adds a distribution."""
+    from importlib import metadata
+
+    entry = metadata.EntryPoint(name, value, distributions.GROUP)
+    monkeypatch.setattr(metadata, "entry_points", lambda **wanted: [entry] if wanted["name"] == name else [])
 
 
 def test_every_distribution_has_its_launcher() -> None:
-    assert sorted(LAUNCHERS) == sorted(DISTRIBUTIONS)
+    assert tuple(LAUNCHERS) == DISTRIBUTIONS
+    for name in DISTRIBUTIONS:
+        assert launcher_of(name).traits is TRAITS[name]
 
 
 def test_the_platforms_flags_lead_to_known_distributions() -> None:
     assert {kind for _, kind in DISTRIBUTION_FLAGS} <= set(DISTRIBUTIONS)
+    assert {traits.flag for traits in TRAITS.values()} <= {"", *(flag for flag, _ in DISTRIBUTION_FLAGS)}
 
 
 def test_the_setting_takes_them() -> None:
     assert CHOICES["distribution"] == DISTRIBUTIONS
+
+
+def test_a_package_adds_a_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    adds(monkeypatch, "pool", f"{__name__}:POOL")
+    monkeypatch.setitem(__import__("sys").modules, __name__, __import__("types").SimpleNamespace(POOL=POOL))
+
+    assert launcher_of("pool") is POOL and traits_of("pool") is POOL.traits
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("not_there:POOL", r"^the distribution 'pool' cannot be loaded from not_there:POOL: ModuleNotFoundError"),
+        ("os:getcwd", r"^os:getcwd is not a Launcher whose traits have the name 'pool'$"),
+    ],
+)
+def test_a_package_that_is_wrong_is_named(value: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    adds(monkeypatch, "pool", value)
+
+    with pytest.raises(LaunchError, match=message):
+        plugged_in("pool")

@@ -14,14 +14,12 @@ import pytest
 from trainshed.base.errors import LaunchError
 from trainshed.container import launchers, planning
 from trainshed.container.cluster import sagemaker, single
-from trainshed.container.launchers import LAUNCHERS
 from trainshed.container.launchers.horovod import NAMES as HOROVODS_NAMES
 from trainshed.container.launchers.rank_environment import PEERS_MODULES, STACKS_HOOK
 from trainshed.container.program.locate import Program, locate
 from trainshed.container.roster import restarts_together
 from trainshed.container.supervisor.launch_plan import LaunchPlan, ProcessSpec
 from trainshed.contract.cluster import Cluster, Hardware
-from trainshed.contract.settings import DISTRIBUTIONS
 
 TWELVE = tuple(f"algo-{number}" for number in range(1, 13))
 TORCHRUN = {"trainshed_distribution": "torchrun", "sagemaker_program": "train.py", "epochs": "3"}
@@ -393,21 +391,6 @@ def test_mpi_has_horovods_names_unless_the_real_one_is_installed(job_tree: Any, 
     with pytest.raises(LaunchError, match=r"the real Horovod is installed.*each rank would train alone") as raised:
         planned(job_tree, {**asked, "trainshed_distribution": "horovod"}, environ={"PYTHONPATH": f"{tmp_path}/site"})
     assert "trainshed_distribution to mpi" in raised.value.hint
-
-
-# --- distributions that are not there --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", sorted(set(DISTRIBUTIONS) - {"script"}))
-def test_a_distribution_that_cannot_be_launched_is_told_with_what_can(
-    kind: str, job_tree: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planning, "LAUNCHERS", {"script": LAUNCHERS["script"]})
-
-    with pytest.raises(LaunchError, match=f"the distribution '{kind}'.*asked for by trainshed_distribution") as raised:
-        planned(job_tree, {**SCRIPT, "trainshed_distribution": kind})
-
-    assert raised.value.hint == "available: script"
 
 
 def test_a_variable_that_linux_would_refuse_is_left_out_and_told(job_tree: Any) -> None:

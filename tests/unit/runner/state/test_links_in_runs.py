@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from support.offenders import check_each
-from trainshed.studio.watch.dashboard import last_lines
 from trainshed.runner.display.follow import Tail, follow
 from trainshed.runner.files.run import Host
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.records import failure_of, record_of
 from trainshed.runner.state.stored import load
 from trainshed.studio.pages.facts import gather
+from trainshed.studio.watch.dashboard import last_lines
 
 pytestmark = pytest.mark.safety
 SECRET = "of somebody else"

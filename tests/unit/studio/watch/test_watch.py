@@ -7,10 +7,10 @@ from array import array
 from pathlib import Path
 
 from trainshed.metrics.columns import Curve, Track
+from trainshed.runner.state.stored import Stored
 from trainshed.studio.watch.dashboard import View, last_lines, render
 from trainshed.studio.watch.live import bars_for, frame
 from trainshed.studio.watch.sparks import BARS, PLAIN, cut, spark
-from trainshed.runner.state.stored import Stored
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\r漢字\u202e" * 20
 

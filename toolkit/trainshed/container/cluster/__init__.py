@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainshed.contract.cluster import Cluster
-from trainshed.contract.settings import FRAMEWORKS
+from trainshed.contract.distributions import DEVICES, NONE, ONE, SEVERAL
 from trainshed.contract.wire.variables import HOSTS
 from trainshed.machine.hardware import probe
 from trainshed.machine.network import free_port
@@ -54,13 +54,13 @@ def _processes_per_host(job: TrainingJob, hardware: Hardware, participates: bool
     CPU, and so do the flags of a pipeline, which one process cannot form. torch_xla starts its processes itself on a TPU,
     and works on a CPU with one process only. A process of TensorFlow or JAX uses all devices of its host.
     """
-    distribution = job.distribution
-    if distribution.kind == "script" or not participates:
+    distribution, default = job.distribution, job.distribution.traits.default_ranks
+    if default == NONE or not participates:
         return 1
-    if distribution.kind in FRAMEWORKS:
+    if default == ONE:
         return distribution.processes_per_host or 1
-    flagged = distribution.asked_by.startswith("sagemaker_") and distribution.kind != "pipeline"
-    on_cpus = 1 if flagged or distribution.kind == "xla" else hardware.cpus
+    flagged = distribution.asked_by.startswith("sagemaker_") and default != SEVERAL
+    on_cpus = 1 if flagged or default == DEVICES else hardware.cpus
     return distribution.processes_per_host or hardware.gpus or hardware.neurons or on_cpus
 
 
@@ -71,6 +71,6 @@ def _is_port(text: str) -> bool:
 def _port(job: TrainingJob, cluster: Cluster) -> int:
     """The agreed port on several hosts; ranks on one host take any free one, since two jobs may start at once."""
     wanted = job.settings.master_port
-    if len(cluster.hosts) > 1 or job.distribution.kind == "script":
+    if len(cluster.hosts) > 1 or not job.distribution.traits.has_ranks:
         return wanted or DEFAULT_MASTER_PORT
     return free_port(wanted)

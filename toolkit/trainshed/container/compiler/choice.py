@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
+from trainshed.contract.distributions import traits_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainshed.contract.distributions import DistributionTraits
     from trainshed.contract.wire.compile_plan import CompilerRequest
 
     from .devices import Device
@@ -36,21 +38,22 @@ def choose(request: CompilerRequest, device: Device, distribution: str, world_si
     """The compiler for this job.
 
     Args:
-        distribution: the job's own, one of `settings.DISTRIBUTIONS`.
+        distribution: the job's own.
         world_size: processes in the whole job.
         torch_xla: its version where it is installed, else "".
 
     Raises:
         LaunchError: the requested compiler cannot work here, or would silently train separate models.
     """
-    ranks = "torchrun" if distribution == "xla" else distribution
+    traits = traits_of(distribution)
+    ranks = traits.uncompiled or distribution
     if not request.on:
         why = f"turned off by {request.asked_by}" if request.asked_by else "not requested"
         return Choice("", why, ranks)
-    backend, why = _backend(request, device, distribution, torch_xla)
+    backend, why = _backend(request, device, traits, torch_xla)
     if backend != "xla":
         return Choice(backend, why, ranks)
-    if distribution in ("mpi", "horovod", "pipeline"):
+    if not traits.under_xla:
         raise LaunchError(
             f"torch_xla starts its own processes, but the job also asks for the distribution {distribution!r}",
             hint="leave out the distribution, or set trainshed_compiler to auto",
@@ -69,13 +72,13 @@ def choose(request: CompilerRequest, device: Device, distribution: str, world_si
     return Choice("xla", why, "xla")
 
 
-def _backend(request: CompilerRequest, device: Device, distribution: str, torch_xla: str) -> tuple[str, str]:
+def _backend(request: CompilerRequest, device: Device, traits: DistributionTraits, torch_xla: str) -> tuple[str, str]:
     best = _OF_DEVICE[device.kind]
     if request.backend == "auto":
-        if device.kind == "cpu" and distribution == "xla" and torch_xla:
+        if device.kind == "cpu" and traits.compiles and torch_xla:
             return "xla", f"{device.evidence}; torch_xla {torch_xla} is installed and {request.asked_by} asks for it"
         why = device.evidence
-        if distribution == "xla" and best == "inductor":
+        if traits.compiles and best == "inductor":
             why += "; torch_xla no longer compiles for it" if device.kind == "cuda" else "; torch_xla is not installed"
         return best, why
     asked = f"{request.asked_by} = {request.backend}"

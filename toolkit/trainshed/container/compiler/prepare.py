@@ -6,6 +6,7 @@ import os
 
 from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
+from trainshed.contract.distributions import traits_of
 from trainshed.contract.wire.compile_plan import CompilePlan
 from trainshed.contract.wire.variables import AUTOPATCH, COMPILE_PLAN
 
@@ -52,7 +53,7 @@ def prepare(launch: Launch, distribution: str) -> Prepared:
     torch_xla = version_of("torch_xla", folders)
     device = device_of(cluster.hardware, job.resources.current_instance_type, launch.environment)
     choice = choose(request, device, distribution, cluster.world_size, torch_xla)
-    launch = _with_mp_fn(launch, choice) if distribution == "xla" else launch
+    launch = _with_mp_fn(launch, choice) if traits_of(distribution).compiles else launch
     says = ["Found configuration for Training Compiler", "Configuring SM Training Compiler..."]
     if request.on and request.debug:
         says.append("Training Compiler set to debug mode")
@@ -79,7 +80,7 @@ def _with_mp_fn(launch: Launch, choice: Choice) -> Launch:
     """Starts a small program of ours in each process, which calls the script's `_mp_fn(index)`."""
     program = launch.program
     if program.kind != "python":
-        if choice.launcher != "xla":
+        if not traits_of(choice.launcher).compiles:
             return launch
         raise LaunchError(
             f"torch_xla starts Python scripts only, and {program.name} is a {program.kind}",

@@ -13,6 +13,7 @@ from trainshed.contract.reading import read_job
 from .. import planning
 from ..cluster import resolve
 from ..cluster.hosts import resolves
+from ..launchers import launcher_of
 from ..program.locate import locate
 from ..program.source import fetch_source, has_entries
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from trainshed.contract.job import TrainingJob
 
     from ..program import Program
-    from ..supervisor.launch_plan import LaunchPlan
 
 MOST_FILES = 2000  # of a channel, looked at one by one
 LEAST_FREE = 1 << 30  # bytes
@@ -154,24 +154,7 @@ def _run_checks(job: TrainingJob, environ: Mapping[str, str]) -> list[Check]:
         return [*found, missing]
     here = [spec for spec in plan.processes if spec.rank is not None]
     ranks = f", {len(here)} of {cluster.world_size} rank(s) on this host" if here else ""
-    if plan.launcher == "ray":
-        return [*found, *_ray(plan)]
-    return [*found, ok("launcher", f"{plan.launcher}{ranks}")]
-
-
-def _ray(plan: LaunchPlan) -> list[Check]:
-    """Whether the script's Python has Ray, and what its plan says of shared memory."""
-    import subprocess
-
-    node = plan.later[0]
-    asked = "import importlib.util, sys; sys.exit(importlib.util.find_spec('ray') is None)"
-    try:
-        found = subprocess.run([node.argv[0], "-c", asked], env=node.env, stdin=subprocess.DEVNULL).returncode == 0
-    except OSError:
-        found = False
-    if not found:
-        return [fail("launcher", f"the job asks for Ray, which {node.argv[0]} does not have", "pip install 'ray[train]'")]
-    return [ok("launcher", f"ray: {node.helper} on this host"), *(warn("launcher", note) for note in plan.notes)]
+    return [*found, *(launcher_of(plan.launcher).check(plan) or [ok("launcher", f"{plan.launcher}{ranks}")])]
 
 
 def _unseen_source(job: TrainingJob) -> str:
@@ -202,7 +185,7 @@ def _ports(job: TrainingJob, cluster: Cluster) -> list[tuple[int, str]]:
     """(port, setting that moves it) of what listens on this host."""
     if not cluster.participates or cluster.rank != 0:
         return []
-    ranks = [(cluster.port, "master_port")] if job.distribution.kind != "script" else []
+    ranks = [(cluster.port, "master_port")] if job.distribution.traits.has_ranks else []
     several = len(cluster.hosts) > 1
     return [*ranks, (job.settings.roster_port or cluster.port + 1, "roster_port")] if several else ranks
 
@@ -236,7 +219,7 @@ def _missing_launcher(job: TrainingJob) -> Check | None:
     """The elastic agent needs torch. Our own supervisor does not, but its ranks without torch are probably a mistake."""
     from importlib.util import find_spec
 
-    if job.distribution.kind not in ("torchrun", "horovod") or find_spec("torch") is not None:
+    if not job.distribution.traits.needs_torch or find_spec("torch") is not None:
         return None
     if job.settings.engine == "torchrun":
         return fail("launcher", "the job asks for torch's elastic agent, but torch is not installed", "pip install torch")

@@ -18,6 +18,8 @@ from __future__ import annotations
 import signal
 import time
 
+from trainshed.contract.distributions import traits_of
+
 from ..supervisor.watcher import FOREVER, Watcher
 
 TYPE_CHECKING = False
@@ -45,7 +47,7 @@ def stops_on_hang(job: TrainingJob, plan: LaunchPlan) -> bool:
 
     A single program may be a server, or wait for something outside of the job; one that uses Ray waits for Ray's workers.
     """
-    return (job.settings.on_hang or ("continue" if plan.launcher in ("script", "ray") else "stop")) == "stop"
+    return (job.settings.on_hang or ("stop" if traits_of(plan.launcher).hang_stops else "continue")) == "stop"
 
 
 class HangWatch(Watcher):

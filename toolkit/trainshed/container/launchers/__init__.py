@@ -1,85 +1,39 @@
-"""One module for each distribution: each turns a `Launch` into a launch plan, and starts nothing."""
+"""How distributions are started: one module each, whose `LAUNCHER` turns a `Launch` into a launch plan, and starts nothing.
+
+`Launch`, `Launcher`, `LaunchPlan`, `ProcessSpec` and `DistributionTraits` are what a package needs that adds a distribution.
+"""
 
 from __future__ import annotations
 
-from . import script
+from trainshed.contract.distributions import DistributionTraits, plugged_in
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
+from .launch import Launch, Launcher
 
-    from ..roster.roster import Roster
-    from ..supervisor.launch_plan import LaunchPlan
-    from ..supervisor.watcher import Watcher
-    from .launch import Launch
+__all__ = ["DistributionTraits", "Launch", "LaunchPlan", "Launcher", "ProcessSpec", "launcher_of", "moved"]
 
-
-def _torchrun(launch: Launch) -> LaunchPlan:
-    from . import torchrun  # loaded on demand, as are the next ones: every start pays for what is imported above
-
-    return torchrun.plan(launch)
-
-
-def _horovod(launch: Launch) -> LaunchPlan:
-    from . import horovod
-
-    return horovod.plan(launch)
-
-
-def _mpi(launch: Launch) -> LaunchPlan:
-    from . import horovod, mpi
-
-    return mpi.plan(horovod.with_names(launch))  # the platform's way to start Horovod is MPI
-
-
-def _pipeline(launch: Launch) -> LaunchPlan:
-    from . import pipeline
-
-    return pipeline.plan(launch)
-
-
-def _xla(launch: Launch) -> LaunchPlan:
-    from . import xla
-
-    return xla.plan(launch)
-
-
-def _tensorflow(launch: Launch) -> LaunchPlan:
-    from . import frameworks
-
-    return frameworks.tensorflow(launch)
-
-
-def _jax(launch: Launch) -> LaunchPlan:
-    from . import frameworks
-
-    return frameworks.jax(launch)
-
-
-def _parameter_server(launch: Launch) -> LaunchPlan:
-    from . import parameter_server
-
-    return parameter_server.plan(launch)
-
-
-def _ray(launch: Launch) -> LaunchPlan:
-    from . import ray_cluster
-
-    return ray_cluster.plan(launch)
-
-
-LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
-    "script": script.plan,
-    "torchrun": _torchrun,
-    "horovod": _horovod,
-    "mpi": _mpi,
-    "pipeline": _pipeline,
-    "xla": _xla,
-    "tensorflow": _tensorflow,
-    "jax": _jax,
-    "parameter_server": _parameter_server,
-    "ray": _ray,
+# The module of each, and the name in it. Only that of the job's distribution is loaded.
+LAUNCHERS = {
+    "script": ("script", "LAUNCHER"),
+    "torchrun": ("torchrun", "LAUNCHER"),
+    "horovod": ("horovod", "LAUNCHER"),
+    "mpi": ("mpi", "LAUNCHER"),
+    "xla": ("xla", "LAUNCHER"),
+    "pipeline": ("pipeline", "LAUNCHER"),
+    "tensorflow": ("frameworks", "TENSORFLOW"),
+    "jax": ("frameworks", "JAX"),
+    "parameter_server": ("parameter_server", "LAUNCHER"),
+    "ray": ("ray_cluster", "LAUNCHER"),
 }
+
+
+def launcher_of(name: str) -> Launcher:
+    """The launcher of a distribution: ours, or that of an installed package."""
+    if name not in LAUNCHERS:
+        return plugged_in(name)  # type: ignore[no-any-return]
+    module, attribute = LAUNCHERS[name]
+    loaded = __import__(f"{__name__}.{module}", fromlist=[attribute])  # loading importlib for this would cost more
+    return getattr(loaded, attribute)  # type: ignore[no-any-return]
 
 
 def moved(plan: LaunchPlan, term: int, address: str, leads: bool, hosts: int) -> LaunchPlan:
@@ -87,22 +41,3 @@ def moved(plan: LaunchPlan, term: int, address: str, leads: bool, hosts: int) ->
     from . import torchrun
 
     return torchrun.moved(plan, term, address, leads=leads, most=hosts - term)
-
-
-def watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> list[Watcher]:
-    """The launcher's own watchers of the run, if it has any. The plan's scratch folder must exist."""
-    if plan.launcher == "parameter_server":
-        from .parameter_server.servers_watcher import ServersWatcher
-
-        return [ServersWatcher(len(roster.names), plan.grace_seconds, roster)]
-    if plan.launcher == "ray":
-        from .ray_cluster.ray_watcher import RayWatcher
-
-        return [RayWatcher(plan, roster)]
-    if plan.mpi is None:
-        return []
-    from .mpi import MpiPlan
-    from .mpi.mpi_watcher import MpiWatcher  # sockets are slow to load
-
-    assert isinstance(plan.mpi, MpiPlan)
-    return [MpiWatcher(plan.mpi, roster, say)]

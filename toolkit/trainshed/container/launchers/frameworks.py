@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 
+from trainshed.contract.distributions import TRAITS
+
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
+from .launch import Launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,3 +92,7 @@ def _plan(launch: Launch, launcher: str, variables: Callable[[int, int], dict[st
         launcher=launcher,
         scratch=launch.scratch,
     )
+
+
+TENSORFLOW = Launcher(TRAITS["tensorflow"], tensorflow)
+JAX = Launcher(TRAITS["jax"], jax)

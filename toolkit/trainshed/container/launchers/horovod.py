@@ -6,8 +6,10 @@ import os
 import sys
 
 from trainshed.base.errors import LaunchError
+from trainshed.contract.distributions import TRAITS
 
 from . import torchrun
+from .launch import Launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,3 +48,6 @@ def installed(launch: Launch) -> str:
     path = launch.environment.get("PYTHONPATH", "").split(os.pathsep)
     folders = (f"{folder}/horovod" for folder in (*path, *sys.path) if folder)
     return next((folder for folder in folders if os.path.isdir(folder)), "")
+
+
+LAUNCHER = Launcher(TRAITS["horovod"], plan)

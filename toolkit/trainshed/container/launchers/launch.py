@@ -1,4 +1,4 @@
-"""What every launcher starts from."""
+"""What every launcher starts from, and what it is made of."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainshed.base.check import Check
     from trainshed.contract.cluster import Cluster
+    from trainshed.contract.distributions import DistributionTraits
     from trainshed.contract.job import TrainingJob
 
     from ..program import Program
+    from ..roster.roster import Roster
+    from ..supervisor.launch_plan import LaunchPlan
+    from ..supervisor.watcher import Watcher
 
 
 class Launch(Record):
@@ -36,3 +43,20 @@ class Launch(Record):
     def label(self, rank: int) -> str:
         """Tag of a rank's log lines."""
         return f"{self.cluster.current_host}:{rank}"
+
+
+class Launcher(Record):
+    """How the ranks of a distribution are started.
+
+    traits: what others ask about the distribution.
+    plan: makes this host's processes, and starts none. Raises LaunchError where the job cannot be started so.
+    watchers: the watchers of a run that are the launcher's own. The plan's scratch folder exists.
+    check: what `trainshed doctor` says of a plan; [] for the usual line.
+    describe: what `train --dry-run` says of the processes on this host; "" for the usual words.
+    """
+
+    traits: DistributionTraits
+    plan: Callable[[Launch], LaunchPlan]
+    watchers: Callable[[LaunchPlan, Roster, Callable[[str], None]], list[Watcher]] = staticmethod(lambda *_: [])
+    check: Callable[[LaunchPlan], list[Check]] = staticmethod(lambda _: [])
+    describe: Callable[[Cluster, LaunchPlan], str] = staticmethod(lambda *_: "")

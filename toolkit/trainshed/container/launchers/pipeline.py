@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import json
 
+from trainshed.contract.distributions import TRAITS
 from trainshed.contract.wire.pipeline import VARIABLE
 
 from ..supervisor.launch_plan import LaunchPlan
 from . import torchrun
 from .amazons_names import with_them
+from .launch import Launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
+    from ..roster.roster import Roster
+    from ..supervisor.watcher import Watcher
     from .launch import Launch
 
 
@@ -56,3 +61,14 @@ def variables(environment: dict[str, str], parameters: dict[str, Any]) -> dict[s
         flagged = {**framework, "sagemaker_mpi_enabled": True}
         values["SM_FRAMEWORK_PARAMS"] = json.dumps(flagged, sort_keys=True, separators=(",", ":"))
     return values
+
+
+def _watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> list[Watcher]:
+    if plan.mpi is None:
+        return []
+    from . import mpi
+
+    return mpi.watchers(plan, roster, say)
+
+
+LAUNCHER = Launcher(TRAITS["pipeline"], plan, _watchers)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from trainshed.contract.distributions import TRAITS
+
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
+from .launch import Launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,3 +28,6 @@ def plan(launch: Launch) -> LaunchPlan:
         notes=launch.notes,
         launcher="script",
     )
+
+
+LAUNCHER = Launcher(TRAITS["script"], plan)

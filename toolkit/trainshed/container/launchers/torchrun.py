@@ -13,11 +13,13 @@ import sys
 
 from trainshed.base.errors import LaunchError
 from trainshed.contract.choices import DATA_PARALLEL, PYTORCH_DDP
+from trainshed.contract.distributions import TRAITS
 from trainshed.contract.hyperparameters import truthy
 from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST
 
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
 from .amazons_names import with_them
+from .launch import Launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -248,3 +250,6 @@ def _agent(launch: Launch) -> tuple[ProcessSpec, ...]:
             log=launch.log_file(cluster.rank),
         ),
     )
+
+
+LAUNCHER = Launcher(TRAITS["torchrun"], plan)

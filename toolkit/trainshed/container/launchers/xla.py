@@ -5,8 +5,11 @@ Several processes on a CPU would silently train separate models: `container.comp
 
 from __future__ import annotations
 
+from trainshed.contract.distributions import TRAITS
+
 from ..supervisor.launch_plan import LaunchPlan
 from . import script
+from .launch import Launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,3 +23,6 @@ def plan(launch: Launch) -> LaunchPlan:
     several = len(launch.cluster.hosts) > 1
     named = spec.replace(rank=launch.cluster.rank, label=launch.label(launch.cluster.rank) if several else "")
     return made.replace(processes=(named,), launcher="xla", scratch=launch.scratch)
+
+
+LAUNCHER = Launcher(TRAITS["xla"], plan)

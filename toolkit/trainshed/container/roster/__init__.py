@@ -23,7 +23,6 @@ import time
 from contextlib import suppress
 
 from trainshed.base.errors import ClusterError
-from trainshed.contract.settings import OF_THE_AGENT
 from trainshed.machine.signals import Interrupted
 
 from .roster import Alone
@@ -52,8 +51,7 @@ def elastic(job: TrainingJob, cluster: Cluster) -> bool:
 
 def _by_the_agent(job: TrainingJob) -> bool:
     """Whether torch's elastic agent starts the ranks."""
-    kind = "script" if job.training_module else job.distribution.kind
-    return job.settings.engine == "torchrun" and kind in OF_THE_AGENT
+    return job.settings.engine == "torchrun" and not job.training_module and job.distribution.traits.uses_agent
 
 
 def restarts_together(job: TrainingJob, cluster: Cluster) -> bool:

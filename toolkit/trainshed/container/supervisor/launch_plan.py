@@ -41,6 +41,27 @@ class ProcessSpec(Record):
         return not self.helper or self.rank is not None
 
 
+class MpiPlan(Record):
+    """What MPI's watcher (`launchers.mpi.mpi_watcher`) is made from.
+
+    rank: what each rank is made from; its label and log hold `{rank}`.
+    daemon: what Open MPI's daemon is made from, on hosts where mpirun itself does not start the ranks; argv is added.
+    hosts: the job's hosts in the agreed order.
+    node_rank: this host's index among them.
+    own: variables of a rank that this host decides, whatever mpirun says; "" removes one.
+    socket: path of the socket where mpirun's agent and the ranks' proxies reach `train`.
+    start_seconds: how long all ranks may take to start.
+    """
+
+    rank: ProcessSpec
+    daemon: ProcessSpec
+    hosts: tuple[str, ...]
+    node_rank: int
+    own: dict[str, str]
+    socket: str
+    start_seconds: float
+
+
 class LaunchPlan(Record):
     """Everything needed to start the job's processes on this host; made without starting any process.
 
@@ -59,7 +80,7 @@ class LaunchPlan(Record):
     start_seconds: how long these may take on all hosts.
     port: the job's port, 0 where no process is to listen on it; span: how many ports from it on the whole job may use.
     listens: those on which processes of this host are to listen, counted from it.
-    mpi: what MPI's watcher is made from (`launchers.mpi.MpiPlan`), None for other launchers.
+    mpi: what MPI's watcher is made from, None for other launchers.
     """
 
     processes: tuple[ProcessSpec, ...]
@@ -71,7 +92,7 @@ class LaunchPlan(Record):
     notice_file: str = ""
     rank: ProcessSpec | None = None
     agent_events: str = ""
-    mpi: Record | None = None
+    mpi: MpiPlan | None = None
     compiler: str = ""
     compile: CompilePlan | None = None
     says: tuple[str, ...] = ()

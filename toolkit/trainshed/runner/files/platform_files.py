@@ -9,6 +9,7 @@ from typing import Any
 
 from trainshed.base.secrets import MASK, longest_first, mask_mapping, mask_value, secret_values
 from trainshed.contract.config import DEFAULT_GROUP
+from trainshed.contract.distributions import DEFAULT
 
 from ..job.encode import encode
 from ..job.fields import every
@@ -68,15 +69,15 @@ def _distribution(distribution: Distribution) -> dict[str, Any]:
             "sagemaker_mpi_custom_mpi_options": distribution.mpi_options,
             "mp_parameters": distribution.parameters,
         }
-    if distribution.kind == "pytorchxla":
+    if distribution.traits.flag:
         groups = list(distribution.instance_groups) or ""
-        return {"sagemaker_pytorch_xla_multi_worker_enabled": True, "sagemaker_distribution_instance_groups": groups}
-    if distribution.for_amazons_library and distribution.kind == "torchrun":
+        return {distribution.traits.flag: True, "sagemaker_distribution_instance_groups": groups}
+    if distribution.for_amazons_library and "parameters" not in distribution.traits.takes:
         return {"sagemaker_distributed_dataparallel_enabled": True}
     name = "mp_parameters" if distribution.for_amazons_library else "trainshed_pipeline"
     return {
         "sagemaker_distribution_instance_groups": list(distribution.instance_groups) or "",
-        "trainshed_distribution": distribution.kind if distribution.kind != "script" else "",
+        "trainshed_distribution": distribution.kind if distribution.kind != DEFAULT else "",
         name: distribution.parameters or "",
     }
 

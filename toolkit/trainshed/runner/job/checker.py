@@ -11,6 +11,7 @@ from trainshed.base.errors import Problem, did_you_mean
 from trainshed.base.reader import ascii_safe, printable
 from trainshed.base.secrets import MASK, is_secret_name
 from trainshed.base.units import bytes_of
+from trainshed.contract.distributions import OTHERS
 
 from .fields import Field
 from .nodes import Node
@@ -79,14 +80,17 @@ class Checker:
             return default
         return node.text
 
-    def choice(self, name: str, choices: Iterable[str], default: str) -> str:
-        """One of a few words; the nearest one is suggested."""
+    def choice(
+        self, name: str, choices: Iterable[str], default: str, is_known: Callable[[str], object] | None = None
+    ) -> str:
+        """One of a few words, or another one that is known; the nearest one is suggested."""
         choices = list(choices)
         value = self.text(name, default)
-        if value in choices or value == default:
+        if value in choices or value == default or (is_known and is_known(value)):
             return value
         near = did_you_mean(value.lower(), choices)
-        self.problem(name, f"must be one of {', '.join(choices)}", near)
+        others = f", {OTHERS}" if is_known else ""
+        self.problem(name, f"must be one of {', '.join(choices)}{others}", near)
         return default
 
     def number(self, row: Field) -> float | None:
@@ -241,7 +245,7 @@ class Checker:
 
 _KINDS: dict[str, Callable[[Checker, Field], Any]] = {
     "text": lambda fields, row: fields.text(row.name, row.default),
-    "choice": lambda fields, row: fields.choice(row.name, row.choices, row.default),
+    "choice": lambda fields, row: fields.choice(row.name, row.choices, row.default, row.is_known),
     "whole": Checker.whole,
     "number": Checker.number,
     "size": lambda fields, row: fields.size(row.name),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainshed.contract.settings import FRAMEWORKS, OF_THE_AGENT
+from trainshed.contract.distributions import owner, traits_of
 from trainshed.contract.wire.pipeline import PipelineError, read_settings
 from trainshed.contract.wire.roles import read_roles
 
@@ -21,26 +21,28 @@ def read_distribution(fields: Checker, row: Field) -> Distribution:
     given = {r.name: inner.read(r) for r in DISTRIBUTION if r.kind != "mapping"}
     given["parameters"] = _parameters(inner, "parameters")
     given["roles"] = _roles(inner, "roles")
-    without_torch = given["kind"] in FRAMEWORKS
-    if given["max_restarts"] and not given["engine"] and given["kind"] in OF_THE_AGENT:
+    if given["max_restarts"] and not given["engine"] and traits_of(given["kind"]).uses_agent:
         given["engine"] = "torchrun"  # torch's agent, which also goes on with other numbers of ranks
     if given["accelerate"] and "kind" not in inner.values:
-        given["kind"] = "torchrun"
+        given["kind"] = owner("accelerate")
     distribution = Distribution(**given)
-    if without_torch and distribution.engine not in ("", "trainshed"):
-        inner.problem("engine", f"starts no processes of the distribution {distribution.kind!r}")
-    if distribution.accelerate and distribution.kind != "torchrun":
-        inner.problem("accelerate", "is for the distribution 'torchrun'", "leave kind out, or write torchrun")
-    for name in ("processes_per_host", "engine"):
-        if given[name] and distribution.kind == "script" and name in inner.values:
-            inner.problem(
-                name,
-                "has no effect with the distribution 'script', which is one process per host",
-            )
-    if distribution.parameters and distribution.kind != "pipeline":
-        inner.problem("parameters", "is for the distribution 'pipeline'", value="")
-    _check_servers(inner, distribution)
+    _check(inner, distribution)
     return distribution
+
+
+def _check(fields: Checker, distribution: Distribution) -> None:
+    """Notes what this kind of distribution does not take."""
+    kind, traits = distribution.kind, distribution.traits
+    if traits.uses_all_devices and distribution.engine not in ("", "trainshed"):
+        fields.problem("engine", f"starts no processes of the distribution {kind!r}")
+    for name in ("processes_per_host", "engine"):
+        if getattr(distribution, name) and not traits.has_ranks and name in fields.values:
+            fields.problem(name, f"has no effect with the distribution {kind!r}, which is one process per host")
+    if traits.counted_by and distribution.processes_per_host > 1:
+        fields.problem("processes_per_host", f"has no meaning for the distribution {kind!r}", traits.counted_by)
+    for name in ("accelerate", "parameters", "roles", "servers"):
+        if getattr(distribution, name) and name not in traits.takes:
+            fields.problem(name, f"is for the distribution {owner(name)!r}", value="")
 
 
 def _roles(fields: Checker, name: str) -> dict[str, int]:
@@ -52,20 +54,6 @@ def _roles(fields: Checker, name: str) -> dict[str, int]:
     except ValueError as error:
         fields.problem(name, str(error), value="")
         return {}
-
-
-def _check_servers(fields: Checker, distribution: Distribution) -> None:
-    if distribution.kind == "ray" and distribution.processes_per_host > 1:
-        fields.problem("processes_per_host", "has no meaning for ray", "the script says how many workers it wants")
-    if distribution.kind == "parameter_server":
-        if distribution.processes_per_host > 1:
-            fields.problem(
-                "processes_per_host", "has no meaning for parameter servers", "roles says how many there are of each"
-            )
-        return
-    for name in ("roles", "servers"):
-        if getattr(distribution, name):
-            fields.problem(name, "is for the distribution 'parameter_server'", value="")
 
 
 def _parameters(fields: Checker, name: str) -> dict[str, object]:

@@ -17,15 +17,16 @@ To add a field:
 from __future__ import annotations
 
 from trainshed.base.record import Record
+from trainshed.contract.distributions import DEFAULT, OTHERS, TRAITS, plugged_in
 from trainshed.contract.hyperparameters import ARGV_STYLES
-from trainshed.contract.settings import DISTRIBUTIONS, ENGINES, FINGERPRINTS, REDUCTIONS, SERVERS
+from trainshed.contract.settings import ENGINES, FINGERPRINTS, REDUCTIONS, SERVERS
 from trainshed.contract.wire import compile_plan
 
 from .job import DEFAULT_GRACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any, Literal
 
     # mapping: names that the user chooses, values of the kind `of`. record: names that `rows` lists.
@@ -53,6 +54,7 @@ class Field(Record):
     default: the value where the field is absent; `clone` leaves it out.
     low, high: bounds of numbers, and of durations in seconds, both allowed.
     choices: words allowed; for a number, words allowed instead of one.
+    is_known: says whether an installed package adds a word to them.
     pattern: regular expression for the whole text.
     most: characters of a text, entries of a mapping or list; 0 for no limit.
     of: kind of the values of a mapping: "any" JSON value, "text", or "record" (with `rows`).
@@ -74,6 +76,7 @@ class Field(Record):
     low: float = 0
     high: float = 0
     choices: tuple[str, ...] = ()
+    is_known: Callable[[str], object] | None = None
     pattern: str = ""
     most: int = 0
     of: str = "any"
@@ -157,11 +160,10 @@ REFERENCE = (
 DISTRIBUTION = _kept(
     "distribution.",
     Field(
-        "kind", "choice", "how ranks are started: script is one process a host", default="script",
-        # `pytorchxla` is the platform's own word: its flag, where `xla` is ours.
-        choices=(*DISTRIBUTIONS, "pytorchxla"),
+        "kind", "choice", "how ranks are started: script is one process a host", default=DEFAULT,
+        choices=tuple(TRAITS), is_known=plugged_in,
         flags=("--distribution",), metavar="KIND", group="place",
-        flag_help="script (default), torchrun, horovod, mpi, pipeline, pytorchxla, tensorflow, jax, parameter_server or ray",
+        flag_help=f"{', '.join(TRAITS)}, {OTHERS} (default: {DEFAULT})",
     ),
     Field(
         "processes_per_host", "whole", "ranks on each host", default=0, low=1, high=MOST_RANKS,

@@ -51,10 +51,10 @@ def with_groups(fields: Checker, job: Job) -> Job:
     chosen = job.distribution.instance_groups
     distribution = Checker(fields.mapping("distribution"), fields.problems, "distribution.")
     _check_names(distribution, chosen, groups, "instance_groups")
-    if chosen and job.distribution.kind == "script":
-        distribution.problem(
-            "instance_groups", "has no effect with the distribution 'script', which every host runs", value=""
-        )
+    has_ranks = job.distribution.traits.has_ranks
+    if chosen and not has_ranks:
+        without = f"has no effect with the distribution {job.distribution.kind!r}, which every host runs"
+        distribution.problem("instance_groups", without, value="")
     if not groups:
         return job
     if fields.node("instances") is not None:
@@ -65,7 +65,7 @@ def with_groups(fields: Checker, job: Job) -> Job:
     if total > MOST_HOSTS:
         fields.problem("instance_groups", f"have {total} hosts; a job has at most {MOST_HOSTS}", value="")
     made = replace(job, instances=total)
-    if job.distribution.kind != "script" and not chosen:  # `train` by itself takes the host's own, as the platform's does
+    if has_ranks and not chosen:  # `train` by itself takes the host's own, as the platform's does
         made = replace(made, distribution=replace(job.distribution, instance_groups=tuple(groups)))
     _check_ranks(fields, made)
     return made
@@ -87,7 +87,7 @@ def _check_names(fields: Checker, names: tuple[str, ...], groups: dict[str, Inst
 def _check_ranks(fields: Checker, job: Job) -> None:
     """Ranks of one job are equally many on each of its hosts: where hardware decides, hosts must have the same."""
     distribution = job.distribution
-    if distribution.kind == "script" or distribution.processes_per_host:
+    if not distribution.traits.has_ranks or distribution.processes_per_host:
         return
     taking_part = [group for group in job.instance_groups if group.name in (distribution.instance_groups or (group.name,))]
     kinds = {(limits.gpus, limits.cpus) for group in taking_part for limits in (job.resources_of(group),)}

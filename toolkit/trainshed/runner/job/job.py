@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trainshed.contract.distributions import DEFAULT, DistributionTraits, traits_of
+
 from .addresses import is_elsewhere
 
 DEFAULT_GRACE = 110.0  # seconds: SageMaker's 120 without the ten that `train` keeps for its report
@@ -72,7 +74,7 @@ class Distribution:
     for_amazons_library: the parameters go to the script as `mp_parameters`; mpi, mpi_options: as its estimators send them.
     """
 
-    kind: str = "script"
+    kind: str = DEFAULT
     processes_per_host: int = 0
     engine: str = ""
     max_restarts: int = 0
@@ -85,6 +87,11 @@ class Distribution:
     accelerate: str = ""
     roles: dict[str, int] = field(default_factory=dict)
     servers: str = ""
+
+    @property
+    def traits(self) -> DistributionTraits:
+        """What this kind of distribution is like."""
+        return traits_of(self.kind)
 
 
 @dataclass(frozen=True)

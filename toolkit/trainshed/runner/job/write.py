@@ -128,7 +128,7 @@ def _distribution(row: Field, job: Job) -> Any:
     distribution = job.distribution
     if not distribution.for_amazons_library:
         return _value(row, job)
-    if distribution.kind == "torchrun":
+    if "parameters" not in distribution.traits.takes:
         return {"smdistributed": {"dataparallel": {"enabled": True}}}
     library = {"modelparallel": {"enabled": True, "parameters": distribution.parameters}}
     mpi = {

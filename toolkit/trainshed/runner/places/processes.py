@@ -13,8 +13,8 @@ import trainshed
 from trainshed.base.errors import LaunchError, exit_status
 from trainshed.base.secrets import mask_mapping, new_token
 from trainshed.contract.choices import DISTRIBUTION_FLAGS
+from trainshed.contract.distributions import DEFAULT, find
 from trainshed.contract.hyperparameters import truthy
-from trainshed.contract.settings import FRAMEWORKS
 from trainshed.contract.wire.variables import (
     ENTRYPOINTS,
     LOG_LEVEL,
@@ -233,4 +233,5 @@ def ranks_by_cpus(job: Job) -> bool:
     given = job.hyperparameters
     flagged = (kind for flag, kind in DISTRIBUTION_FLAGS if truthy(given.get(flag)))
     kind = given.get("trainshed_distribution") or job.distribution.kind
-    return (next(flagged, kind) if kind == "script" else kind) not in FRAMEWORKS
+    traits = find(str(next(flagged, kind) if kind == DEFAULT else kind))
+    return traits is None or not traits.uses_all_devices

@@ -6,7 +6,6 @@ import os
 from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER
-
 from trainshed.cli import say
 from trainshed.cli.parser import Parser
 from trainshed.cli.which import run_of
@@ -27,8 +26,8 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Shows the run; returns its exit status."""
     from trainshed.runner.control.operations import state_of
-    from trainshed.studio.watch.live import watch
     from trainshed.runner.state.stored import Stored
+    from trainshed.studio.watch.live import watch
 
     def state(run: Stored) -> str:
         return " ".join(filter(None, state_of(run, os.environ)))

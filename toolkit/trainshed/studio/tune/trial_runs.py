@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from trainshed.base.errors import did_you_mean, some
+from trainshed.contract.distributions import CPUS
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 from trainshed.machine.cgroup import cpus
 from trainshed.metrics.columns import Columns
@@ -93,11 +94,7 @@ def _with_share(tuning: Tuning, job: Job, environ: Mapping[str, str]) -> Job:
         return replace(job, resources=replace(job.resources, cpus=cpus() / slots / job.instances)) if whole else job
     each = max(1, cpus() // slots)
     distribution = job.distribution
-    if (
-        distribution.kind in ("torchrun", "horovod", "mpi")
-        and not distribution.processes_per_host
-        and not gpus.present(environ)
-    ):
+    if distribution.traits.default_ranks == CPUS and not distribution.processes_per_host and not gpus.present(environ):
         distribution = replace(distribution, processes_per_host=max(1, each // job.instances))
     ranks = max(1, distribution.processes_per_host) * job.instances
     environment = dict(job.environment)

@@ -14,14 +14,14 @@ from trainshed.observe.bottleneck import verdict_of
 from trainshed.observe.place import profiler_folder
 from trainshed.observe.steps import PHASES, RankSteps, read_steps
 from trainshed.observe.system import read_system
+from trainshed.runner.display.follow import logs_of, rank_of
+from trainshed.runner.state.outputs import attempts_of
+from trainshed.runner.state.stored import Stored
 from trainshed.studio.pages.curves import groups
 from trainshed.studio.pages.facts import mapping, read_attempts, words
 from trainshed.studio.pages.scale import short
 from trainshed.studio.pages.timeline import instant, paused
 
-from trainshed.runner.state.outputs import attempts_of
-from trainshed.runner.state.stored import Stored
-from trainshed.runner.display.follow import logs_of, rank_of
 from .sparks import BARS, cut, spark
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from trainshed.base.errors import visible
-
 from trainshed.runner.state.stored import Stored, load
+
 from .dashboard import View, Watched, render
 from .sparks import BARS, PLAIN
 

@@ -1,12 +1,14 @@
 """What `accelerate launch --config_file FILE` would tell the ranks, for the setting `trainshed_accelerate`.
 
 config_file reads the file and holds it against the job; asking has Accelerate itself, in an interpreter of its own, turn
-it into variables (`answering`); nearby notices such files that no setting names.
+it into variables (`answering`). `..accelerate_files` notices such files
+that no setting names.
 """
 
 from __future__ import annotations
 
 from trainshed.base.errors import LaunchError
+from trainshed.contract.distributions import traits_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def with_its_variables(launch: Launch, kind: str) -> Launch:
     from .query import variables_of
 
     name = launch.job.settings.accelerate
-    if kind != "torchrun":
+    if "accelerate" not in traits_of(kind).takes:
         raise LaunchError(
             f"trainshed_accelerate = {name} needs the distribution torchrun, and this job's is {kind}",
             hint="leave trainshed_distribution out, or leave trainshed_accelerate out",
@@ -37,11 +39,3 @@ def with_its_variables(launch: Launch, kind: str) -> Launch:
     return launch.replace(
         environment={**launch.environment, **answer.variables}, notes=(*launch.notes, *notes, *answer.notes)
     )
-
-
-def with_note(launch: Launch) -> Launch:
-    """The launch, with a note where the code folder has one such file and nothing names it."""
-    from .find_config import note
-
-    found = note(launch)
-    return launch.replace(notes=(*launch.notes, found)) if found else launch

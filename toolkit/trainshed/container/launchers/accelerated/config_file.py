@@ -164,7 +164,7 @@ def _check(file: ConfigFile) -> None:
 
 
 def _what_there_is(folder: str) -> str:
-    from .find_config import candidates
+    from ..accelerate_files import candidates
 
     found = candidates(folder)
     if found:

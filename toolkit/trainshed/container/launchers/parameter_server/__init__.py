@@ -13,15 +13,22 @@ import os
 
 from trainshed.base.errors import LaunchError, some
 from trainshed.base.record import Record
+from trainshed.contract.distributions import TRAITS
 from trainshed.contract.wire.roles import CHIEF, EVALUATOR, SERVER, WORKER, read_roles
 
 from ...supervisor.launch_plan import LaunchPlan, ProcessSpec
 from .. import script
+from ..launch import Launcher
+from .servers_watcher import ServersWatcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainshed.contract.cluster import Cluster
 
+    from ...roster.roster import Roster
+    from ...supervisor.watcher import Watcher
     from ..launch import Launch
 
 KIND = "parameter_server"
@@ -166,3 +173,14 @@ def _for_torch(cluster: Cluster, processes: int) -> dict[str, str]:
     """Variables that the user's own value wins over: threads, and the interface of torch.distributed.rpc."""
     values = {"OMP_NUM_THREADS": str(max(1, cluster.hardware.cpus // processes))}
     return {**values, "TP_SOCKET_IFNAME": cluster.interface} if cluster.interface else values
+
+
+def _watchers(plan: LaunchPlan, roster: Roster, _: Callable[[str], None]) -> list[Watcher]:
+    return [ServersWatcher(len(roster.names), plan.grace_seconds, roster)]
+
+
+def _describe(_: Cluster, plan: LaunchPlan) -> str:
+    return f"{len(plan.processes)} of the job's {plan.processes[0].env['WORLD_SIZE']} processes are on this host"
+
+
+LAUNCHER = Launcher(TRAITS[KIND], plan, _watchers, describe=_describe)

@@ -11,8 +11,9 @@ chief may have a model to write.
 
 from __future__ import annotations
 
+from trainshed.contract.wire.roles import EVALUATOR
+
 from ...supervisor.watcher import FOREVER, Watcher
-from . import EVALUATOR, NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,4 +116,4 @@ class ServersWatcher(Watcher):
 
 def _evaluates(process: Process) -> bool:
     """Whether it is an evaluator, which needs the chief's files and not the chief."""
-    return process.spec.helper.startswith(NAMES[EVALUATOR])
+    return process.spec.helper.startswith(EVALUATOR)

@@ -13,17 +13,24 @@ from __future__ import annotations
 import os
 
 from trainshed.base.errors import LaunchError
+from trainshed.contract.distributions import TRAITS
 
 from ...supervisor.launch_plan import LaunchPlan, ProcessSpec
+from ..launch import Launcher
+from .ray_watcher import JOINED, RayWatcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainshed.base.check import Check
     from trainshed.contract.cluster import Cluster
 
+    from ...roster.roster import Roster
+    from ...supervisor.watcher import Watcher
     from ..launch import Launch
 
 KIND = "ray"
-JOINED = "Ray has started on this host"  # what `ray_node` prints when its node has joined the cluster
 _NODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_node.py")
 _SHARED_MEMORY = "/dev/shm"
 _OBJECTS_SHARE = 0.3  # of a host's memory is Ray's own default for its objects
@@ -117,3 +124,32 @@ def _objects(cluster: Cluster, folder: str) -> tuple[tuple[str, ...], tuple[str,
         ("--object-store-memory", str(int(there * 0.9))),
         (f"{_SHARED_MEMORY} has {size}: Ray's objects get that, and not {wanted / 1e6:.0f} MB; give it {larger}",),
     )
+
+
+def _watchers(plan: LaunchPlan, roster: Roster, _: Callable[[str], None]) -> list[Watcher]:
+    return [RayWatcher(plan, roster)]
+
+
+def _check(plan: LaunchPlan) -> list[Check]:
+    """Whether the script's Python has Ray, and what its plan says of shared memory."""
+    import subprocess
+
+    from trainshed.base.check import fail, ok, warn
+
+    node = plan.later[0]
+    asked = "import importlib.util, sys; sys.exit(importlib.util.find_spec('ray') is None)"
+    try:
+        found = subprocess.run([node.argv[0], "-c", asked], env=node.env, stdin=subprocess.DEVNULL).returncode == 0
+    except OSError:
+        found = False
+    if not found:
+        return [fail("launcher", f"the job asks for Ray, which {node.argv[0]} does not have", "pip install 'ray[train]'")]
+    return [ok("launcher", f"ray: {node.helper} on this host"), *(warn("launcher", note) for note in plan.notes)]
+
+
+def _describe(cluster: Cluster, _: LaunchPlan) -> str:
+    script = "the script and Ray's head" if cluster.rank == 0 else f"a node of Ray for the script on {cluster.master}"
+    return f"{script}, which has {len(cluster.hosts)} host(s)"
+
+
+LAUNCHER = Launcher(TRAITS[KIND], plan, _watchers, _check, _describe)

@@ -18,7 +18,6 @@ from trainshed.base.errors import ClusterError, some
 from trainshed.machine.signals import STOP_SIGNALS, Interrupted
 
 from ...supervisor.watcher import FOREVER, Watcher
-from . import JOINED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from ...supervisor.launch_plan import LaunchPlan
     from ...supervisor.watcher import Process, Supervised
 
+JOINED = "Ray has started on this host"  # what `ray_node` prints when its node has joined the cluster
 KILL_AFTER = 10.0  # seconds from SIGTERM to SIGKILL
 STOP_MARGIN = 20.0  # seconds beyond the job's grace after which a stop ends the node, whatever is known of the script
 SAY_EVERY = 10.0  # seconds between two messages that hosts are awaited

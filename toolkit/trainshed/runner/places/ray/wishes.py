@@ -76,7 +76,7 @@ def read_options(job: Job, environ: Mapping[str, str]) -> Options:
     for channel in job.channels:
         if channel.input_mode == "Pipe":
             place.problem(f"job.channels.{channel.name}.input_mode", "Pipe needs hosts on this machine", "use File")
-    if job.instances > 1 and job.distribution.kind == "mpi":
+    if job.instances > 1 and job.distribution.traits.uses_mpirun:
         place.problem("job.distribution", "Ray's nodes have no way for mpirun to reach each other", "use torchrun")
     address = place.get("address", str, "") or environ.get(ADDRESS) or "auto"
     autoscaling = place.get("autoscaling", bool, False)

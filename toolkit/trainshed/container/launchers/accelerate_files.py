@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..launch import Launch
+    from .launch import Launch
 
 _MOST_NAMES, _MOST_FILES, _LARGEST = 1000, 50, 1 << 16  # of a folder that may hold data as well
 _ACCELERATES = (b"distributed_type", b"compute_environment")
@@ -22,6 +22,12 @@ _DEEPSPEEDS = (b'"zero_optimization"',)
 def candidates(folder: str) -> list[str]:
     """Such files below the folder and its direct subfolders, relative to it, in the order of their names."""
     return [name for name in _names(folder) if _looks_like_one(f"{folder}/{name}")]
+
+
+def with_note(launch: Launch) -> Launch:
+    """The launch, with a note where the code folder has one such file and nothing names it."""
+    found = note(launch)
+    return launch.replace(notes=(*launch.notes, found)) if found else launch
 
 
 def note(launch: Launch) -> str:
