@@ -14,6 +14,7 @@ from .parser import Parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from trainshed.runner.job.job import Job
@@ -33,6 +34,7 @@ def add_arguments(parser: Parser) -> None:
         "kubernetes", help="manifests for `kubectl apply -f -`",
         usage="trainshed export kubernetes JOB.yaml [options]",
     )  # fmt: skip
+    kubernetes.set_defaults(act=_print_manifests)
     add_flags(add_groups(kubernetes))
     kubernetes.add_argument(
         "--jobset", action="store_true",
@@ -43,12 +45,14 @@ def add_arguments(parser: Parser) -> None:
         help="a request for `aws sagemaker create-training-job --cli-input-json`",
         usage="trainshed export sagemaker JOB.yaml [options]",
     )
+    sagemaker.set_defaults(act=_print_request)
     add_flags(add_groups(sagemaker))
     sagemaker.add_argument("--code", default="", metavar="FILE.tar.gz", help="also pack the job's code, for S3")
     algorithm = places.add_parser(
         "algorithm", help="a request for `aws sagemaker create-algorithm --cli-input-json`",
         usage="trainshed export algorithm NAME --image URI [options]",
     )  # fmt: skip
+    algorithm.set_defaults(act=_print_algorithm)
     algorithm.add_argument("name", metavar="NAME|PROGRAM.py", help="of `trainshed algorithms`, or a path")
     algorithm.add_argument("--image", required=True, metavar="URI", help="registry path of the image that has the program")
     algorithm.add_argument(
@@ -77,37 +81,55 @@ def _add_runs(places: Any) -> None:
     )
     mlflow.add_argument("--model", action="store_true", help="also the files of the model, as the artifact `model`")
     for each in (table, events, mlflow):
+        each.set_defaults(act=_hand_on)
         each.add_argument("runs", nargs="+", metavar="RUN", help="names of runs, beginnings of names, or folders")
 
 
 def run(options: Namespace) -> int:
     """Prints the job for the place, or hands on runs; returns the exit status. Raises TrainshedError."""
-    if options.place in ("csv", "tensorboard", "mlflow"):
-        status: int = module_of_wing("studio.commands.export_runs", f"export {options.place}").run(options)
-        return status
-    if options.place == "algorithm":
-        from trainshed.algorithms.request import create_algorithm
-        from trainshed.algorithms.shelf import find
+    act: Callable[[Namespace], int] = options.act
+    return act(options)
 
-        algorithm = find(options.name, os.environ)
-        print(json.dumps(create_algorithm(algorithm, options.image, options.instance_type), indent=2))
-        return EXIT_SUCCESS
+
+def _hand_on(options: Namespace) -> int:
+    status: int = module_of_wing("studio.commands.export_runs", f"export {options.place}").run(options)
+    return status
+
+
+def _print_algorithm(options: Namespace) -> int:
+    from trainshed.algorithms.request import create_algorithm
+    from trainshed.algorithms.shelf import find
+
+    algorithm = find(options.name, os.environ)
+    print(json.dumps(create_algorithm(algorithm, options.image, options.instance_type), indent=2))
+    return EXIT_SUCCESS
+
+
+def _print_manifests(options: Namespace) -> int:
+    from trainshed.runner.places.kubernetes.manifests import manifests, to_yaml
+
+    objects, notes = manifests(_job(options), jobset=options.jobset)
+    return _told(to_yaml(objects), notes)
+
+
+def _print_request(options: Namespace) -> int:
+    from trainshed.runner.places.sagemaker import request
+
+    job = _job(options)
+    if options.code:
+        pack(job, options.code)
+    made, notes = request(job)
+    return _told(json.dumps(made, indent=2) + "\n", notes)
+
+
+def _job(options: Namespace) -> Job:
     from trainshed.runner.control.parent import with_parent
     from trainshed.runner.job.flags import job_of
 
-    job = with_parent(job_of(options, os.environ), os.environ)
-    if options.place == "kubernetes":
-        from trainshed.runner.places.kubernetes.manifests import manifests, to_yaml
+    return with_parent(job_of(options, os.environ), os.environ)
 
-        objects, notes = manifests(job, jobset=options.jobset)
-        text = to_yaml(objects)
-    else:
-        from trainshed.runner.places.sagemaker import request
 
-        if options.code:
-            pack(job, options.code)
-        made, notes = request(job)
-        text = json.dumps(made, indent=2) + "\n"
+def _told(text: str, notes: list[str]) -> int:
     for note in notes:
         say(note)
     print(text, end="")

@@ -35,9 +35,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Continues the run; returns the job's exit status. Raises UsageError, TrainshedError."""
-    from trainshed.runner.control.operations import place_of, to_resume
+    from trainshed.runner.control.operations import to_resume
     from trainshed.runner.job.flags import hyperparameter_of
-    from trainshed.runner.job.job import KUBERNETES, SLURM
 
     texts = pairs("--hyperparameter", options.hyperparameter)
     hyperparameters = {name: hyperparameter_of(text) for name, text in texts.items()}
@@ -59,19 +58,11 @@ def run(options: Namespace) -> int:
     if options.detach:
         from trainshed.runner.control.detached import start
 
-        print(start(again.job, os.environ, again=again, on=place_of(stored)).name)
+        print(start(again.job, os.environ, again=again, on=stored.place.name).name)
         return EXIT_SUCCESS
-    if place_of(stored) == SLURM:
-        from trainshed.runner.places.slurm.submit import run_on_slurm
-
-        return run_on_slurm(again.job, os.environ, again=again)
-    if place_of(stored) == KUBERNETES:
-        from trainshed.runner.places.kubernetes.on_cluster import run_on_cluster
-
-        return run_on_cluster(again.job, os.environ, again=again)
     from trainshed.runner.control.execution import run_job
 
-    return run_job(again.job, os.environ, again=again, on=place_of(stored))
+    return run_job(again.job, os.environ, again=again, on=stored.place.name)
 
 
 def pairs(flag: str, pairs: list[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -9,12 +9,30 @@ from trainshed.base.errors import EXIT_SUCCESS
 
 from .parser import Parser, UsageError
 
-PLACES = ("here", "kubernetes", "ray", "slurm", "ssh")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Places:
+    """The words that `--on` takes; packages are asked only for a place that is not built in."""
+
+    def __contains__(self, name: object) -> bool:
+        from trainshed.runner.job.places import known
+
+        place = known(str(name))
+        return place is not None and bool(place.acts)
+
+    def __iter__(self) -> Iterator[str]:
+        from trainshed.runner.job.places import names
+
+        return iter(names())
 
 
 def add_arguments(parser: Parser) -> None:
     """The command line: the job file or script, a flag for each field, and how to run it."""
     from trainshed.runner.job.flags import add_flags, add_groups
+    from trainshed.runner.job.places import BUILT_IN, HERE
 
     parser.usage = "trainshed run JOB.yaml|SCRIPT [options]"
     parser.description = "Runs a training job here: as processes of this machine, or as containers of an image (--image)."
@@ -25,21 +43,14 @@ def add_arguments(parser: Parser) -> None:
     )
     groups = add_groups(parser)
     place, course = groups["place"].add_argument, groups["course"].add_argument
-    place(
-        "--on", default="here", choices=PLACES, metavar="PLACE",
-        help="here (default), ssh: on the machines of --hosts, ray: on a Ray cluster, "
-        "kubernetes: as pods of a cluster, or slurm: submit it with sbatch and follow it",
-    )  # fmt: skip
-    place(
-        "--sbatch", action="append", default=[], metavar="NAME=VALUE",
-        help="with --on slurm: one more option of sbatch, like partition=gpu; --detach submits "
-        "and returns",
-    )  # fmt: skip
-    place(
-        "--address", default="", metavar="HOST:PORT",
-        help="with --on ray: the cluster's head, ray://HOST:PORT for its door for clients, or "
-        "auto, this machine's (default: RAY_ADDRESS, else auto)",
-    )  # fmt: skip
+    others = [one for one in BUILT_IN.values() if one.help]
+    said = ", ".join(f"{one.name}: {one.help}" for one in others)
+    place("--on", default=HERE.name, choices=Places(), metavar="PLACE", help=f"{HERE.name} (default), {said}")
+    for flag in (flag for one in others for flag in one.flags if flag.help):
+        place(
+            flag.name, default=flag.default, metavar=flag.metavar, help=flag.help,
+            action="append" if flag.several else "store",
+        )  # fmt: skip
     add_flags(groups)
     course(
         "--find-batch-size", default="", metavar="NAME",
@@ -63,43 +74,42 @@ def run(options: Namespace) -> int:
     from trainshed.runner.control.parent import with_parent
     from trainshed.runner.control.resolve_models import with_pinned_models
     from trainshed.runner.job.flags import job_of
+    from trainshed.runner.job.places import find
+    from trainshed.runner.places import acting
 
+    place = find(options.on)
     job = with_pinned_models(with_parent(job_of(options, os.environ), os.environ), os.environ)
-    if options.on == "slurm":
-        from trainshed.runner.places.slurm.submit import run_on_slurm, with_options
-
-        return run_on_slurm(with_options(job, options.sbatch), os.environ, dry_run=options.dry_run, detach=options.detach)
-    if options.on == "ray":
-        from trainshed.runner.places.ray.wishes import with_address
-
-        job = with_address(job, options.address)
+    job = acting(place).with_flags(job, vars(options))
     if options.find_batch_size and not options.dry_run:
         from trainshed.runner.tools.batch_size import run_fitted
 
         return run_fitted(job, options.find_batch_size, options.scale_lr)
-    if options.detach and not options.dry_run:
+    if options.detach and not options.dry_run and not place.unattended:
         from trainshed.runner.control.detached import start
 
-        print(start(job, os.environ, on=options.on).name)
+        print(start(job, os.environ, on=place.name).name)
         return EXIT_SUCCESS
-    if options.on == "kubernetes":
-        from trainshed.runner.places.kubernetes.on_cluster import run_on_cluster
-
-        return run_on_cluster(job, os.environ, dry_run=options.dry_run)
     from trainshed.runner.control.execution import run_job
 
-    return run_job(job, os.environ, dry_run=options.dry_run, on=options.on)
+    return run_job(job, os.environ, dry_run=options.dry_run, detach=options.detach, on=place.name)
 
 
 def check(options: Namespace) -> None:
     """Refuses flags that do not go together. Raises UsageError."""
+    from trainshed.runner.job.places import find
+
     if options.scale_lr and not options.find_batch_size:
         raise UsageError("--scale-lr goes with --find-batch-size")
-    if options.sbatch and options.on != "slurm":
-        raise UsageError("--sbatch goes with --on slurm")
-    if options.find_batch_size and options.on != "here":
+    if options.find_batch_size and not find(options.on).can.probe:
         raise UsageError(f"--find-batch-size cannot be used with --on {options.on}")
-    if options.address and options.on != "ray":
-        raise UsageError("--address goes with --on ray")
-    if options.hosts is not None and options.on != "ssh":
-        raise UsageError("--hosts goes with --on ssh")
+    refuse_flags_of_others(options, options.on)
+
+
+def refuse_flags_of_others(options: Namespace, on: str) -> None:
+    """Refuses flags that are for another place than the one the job runs at. Raises UsageError."""
+    from trainshed.runner.job.places import BUILT_IN
+
+    for place in (place for place in BUILT_IN.values() if place.name != on):
+        for flag in place.flags:
+            if vars(options).get(flag.attribute, flag.default) != flag.default:
+                raise UsageError(f"{flag.name} goes with --on {place.name}")

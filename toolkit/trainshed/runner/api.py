@@ -19,7 +19,7 @@ from trainshed.base.voice import tell
 from trainshed.contract.hyperparameters import SpelledFloat
 
 from .control.detached import start
-from .control.operations import clone, place_of, public_status, remove, state_of, stop, to_resume
+from .control.operations import clone, public_status, remove, state_of, stop, to_resume
 from .control.parent import with_parent
 from .display.follow import follow, logs_of, tagged
 from .job import read
@@ -125,7 +125,7 @@ class Training:
         """
         run = self._load()
         made = to_resume(run, os.environ, _say, again=again)
-        start(made.job, os.environ, again=made, on=place_of(run))
+        start(made.job, os.environ, again=made, on=run.place.name)
         return self.wait(echo=echo, check=check) if wait else self
 
     def clone(self) -> str:

@@ -51,7 +51,7 @@ class Standing:
 
     @property
     def adrift(self) -> bool:
-        """Whether Slurm has its job, and nobody follows that."""
+        """Whether somebody else has its job, and nobody follows that."""
         return bool(self.run.submitted) and not self.run.ended and not self.runner
 
     @property

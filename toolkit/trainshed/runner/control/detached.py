@@ -20,7 +20,8 @@ import trainshed
 from trainshed.base.errors import EXIT_INTERNAL, TrainshedError
 
 from ..files.run import Run
-from ..job.job import HERE, KUBERNETES, SLURM, Job
+from ..job.job import Job
+from ..job.places import HERE
 from ..state.stored import Stored, load
 
 
@@ -36,7 +37,7 @@ class NotStarted(TrainshedError):
 class _Order:
     """What the background process is to do.
 
-    job, again: see `start`. hold: see there. on: HERE, SLURM, SSH, RAY or KUBERNETES.
+    job, again: see `start`. hold: see there. on: the place.
     follow: the folder of a run that goes on elsewhere, "" for a start.
     """
 
@@ -54,7 +55,7 @@ def start(
     *,
     quiet: bool = False,
     hold: int | None = None,
-    on: str = HERE,
+    on: str = HERE.name,
 ) -> Stored:
     """Starts a runner in the background; the run, once it has a folder.
 
@@ -62,7 +63,7 @@ def start(
         again: the run that is taken up again.
         quiet: what the runner says before the run has its folder (that it pulls an image, for example) is not shown.
         hold: a descriptor that the runner keeps open for as long as it lives, a lock for example; no host gets it.
-        on: HERE, SSH, RAY, or SLURM or KUBERNETES: it is submitted and followed.
+        on: the place where it runs; or that it is submitted to, and followed.
 
     Raises:
         NotStarted: it could not be started.
@@ -76,7 +77,7 @@ def follow(run: Stored, environ: Mapping[str, str], *, hold: int | None = None) 
     Raises:
         NotStarted: it cannot be followed from here.
     """
-    told = _told(_Order(None, None, hold, SLURM, run.folder), environ, quiet=True)
+    told = _told(_Order(None, None, hold, run.place.name, run.folder), environ, quiet=True)
     return load(told["folder"]) if told["folder"] else None
 
 
@@ -161,33 +162,15 @@ def main() -> None:
 
 def _done(order: _Order, started: Callable[[Run], None]) -> int:
     """Does what was ordered; the exit status."""
+    from .execution import run_job, take_up
+
     if order.follow:
         from ..display.screen import Screen
 
-        stored, screen = load(order.follow), Screen()
+        screen = Screen()
         try:
-            if stored.on_ssh:
-                from .execution import take_up as take_up_there
-
-                return take_up_there(stored, os.environ, screen, started=started) or 0
-            if stored.on_kubernetes:
-                from ..places.kubernetes.on_cluster import take_up as take_up_in_cluster
-
-                return take_up_in_cluster(stored, os.environ, screen, started=started) or 0
-            from ..places.slurm.following import take_up
-
-            return take_up(stored, os.environ, screen, started=started) or 0
+            return take_up(load(order.follow), os.environ, screen, started=started) or 0
         finally:
             screen.close()
     assert order.job is not None
-    if order.on == SLURM:
-        from ..places.slurm.submit import run_on_slurm
-
-        return run_on_slurm(order.job, os.environ, again=order.again, started=started)
-    if order.on == KUBERNETES:
-        from ..places.kubernetes.on_cluster import run_on_cluster
-
-        return run_on_cluster(order.job, os.environ, again=order.again, started=started)
-    from .execution import run_job
-
     return run_job(order.job, os.environ, again=order.again, started=started, on=order.on)

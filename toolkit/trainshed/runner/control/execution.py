@@ -11,9 +11,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError, some, visible
+from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError, visible
 from trainshed.base.files import write_atomic
-from trainshed.base.locks import hold
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ..display.screen import Screen
@@ -26,12 +25,14 @@ from ..files.metrics import Metrics
 from ..files.mounts import Mounts, clear_stale
 from ..files.owner import hand_over
 from ..files.provenance import note_image
-from ..files.run import SSH_FOLLOWER, Run
+from ..files.run import Run
 from ..files.staging import stage
-from ..job.job import HERE, RAY, SSH, Job
+from ..job.job import Job
+from ..job.places import HERE, find
 from ..job.references import secrets_of
-from ..places import Backend, choose
+from ..places import Backend, Queue, acting
 from ..places.leftovers import remove_scratch
+from ..places.submission import claim
 from ..state import index
 from ..state.job_json import described
 from ..state.records import fingerprints_of, phases_of
@@ -60,37 +61,40 @@ def run_job(
     environ: Mapping[str, str],
     *,
     dry_run: bool = False,
+    detach: bool = False,
     again: Run | None = None,
     started: Callable[[Run], None] | None = None,
-    on: str = HERE,
+    on: str = HERE.name,
 ) -> int:
     """Runs a job to its end and returns its exit status; everything is reported on standard error and in the run's folder.
 
     Args:
+        detach: return as soon as it is submitted, where the place needs nobody who follows it.
         again: a run that is over and is taken up again, in its own folder, with its checkpoints.
         started: called when the run has its folder; that stays then, also where the job cannot be started.
-        on: HERE, SSH or RAY, where its hosts run.
+        on: the place where it runs.
 
     Raises:
         TrainshedError: the job could not be started at all.
     """
+    place = find(on)
+    acts = acting(place)
+    if isinstance(acts, Queue):
+        return acts.run(job, environ, dry_run=dry_run, detach=detach, again=again, started=started)
     screen = Screen()
     try:
         job = with_pinned_models(with_parent(job, environ), environ)
         for note in job.notes:
             screen.say(f"note: {note}")
-        if on == HERE and job.machines:
+        if place.here and job.machines:
             screen.say("note: the job has `hosts`, and runs here all the same: --on ssh runs it there")
-        if on == SSH:
-            from ..places.ssh.backend import with_data
-
-            job = with_data(job)
-        backend = choose(job, environ, screen.say, on)
+        job = acts.prepared(job)
+        backend = acts.backend(job, environ, screen.say)
         if dry_run:
             from ..display.dry_run import describe
 
             run = layout.plan(job, in_containers=backend.in_containers, now=time.time())
-            where = _where(job, on) if on == SSH else ""
+            where = "" if place.here else backend.where(job)
             print(visible(describe(run, backend.interface, backend.describe(run), where)), end="")
             return 0
         return Execution(job, backend, screen, environ, again, started).run_to_the_end().verdict.exit_code
@@ -104,19 +108,20 @@ def run_job(
 def take_up(
     stored: Stored, environ: Mapping[str, str], screen: Screen, started: Callable[[Run], None] | None = None
 ) -> int | None:
-    """Follows a run on other machines that nobody follows any more, to its end; None where somebody does follow it.
+    """Follows a run that goes on elsewhere and that nobody follows any more, to its end; None where somebody does.
 
-    Its logs are read from their beginning: what its runner had not passed on is not lost, and nothing is there twice.
+    Logs of hosts are read from their beginning: what the runner had not passed on is not lost, and nothing is there twice.
 
     Args:
         started: called when `status.json` names this process.
 
     Raises:
-        TrainshedError: the run's files are none, or not all machines can be reached.
+        TrainshedError: the run's files are none, or the place cannot be reached.
     """
-    from ..places.ssh.backend import Machines
-
-    lock = _hold(stored.folder)
+    acts = acting(stored.place)
+    if isinstance(acts, Queue):
+        return acts.take_up(stored, environ, screen, started or (lambda _: None))
+    lock = claim(stored.folder, stored.place.lock)
     if lock is None:
         return None
     try:
@@ -131,20 +136,11 @@ def take_up(
         run = stored.run()
         if isinstance(dead, dict) and isinstance(dead.get("Pid"), int):
             remove_scratch(dead["Pid"])  # the sockets of its connections
-        backend = Machines(run.job, environ, screen.say, taken_up=run.folder)
+        backend = acts.taken_up(run, environ, screen.say)
         execution = Execution(replace(run.job, retries=0, spot=None), backend, screen, environ, run, started, before=stored)
         return execution.run_to_the_end().verdict.exit_code
     finally:
         os.close(lock)
-
-
-def _hold(folder: str) -> int | None:
-    """The lock of who follows a run on other machines; None while somebody does. Raises TrainshedError."""
-    try:
-        os.makedirs(os.path.dirname(f"{folder}/{SSH_FOLLOWER}"), exist_ok=True)
-        return hold(f"{folder}/{SSH_FOLLOWER}")
-    except OSError as error:
-        raise TrainshedError(f"cannot follow the job: {error.filename or folder}: {error.strerror}") from error
 
 
 def execute(job: Job, backend: Backend, screen: Screen, environ: Mapping[str, str]) -> Finished:
@@ -257,7 +253,7 @@ class Execution:
     def _place(self) -> None:
         if self.before is not None:
             self.screen.keep(self.run.words)
-            self.screen.say(f"{self.run.name}: following it again {_where(self.job, self.backend.place)}")
+            self.screen.say(f"{self.run.name}: following it again {self.backend.where(self.job)}")
             return
         try:
             if self.again is not None:
@@ -267,7 +263,7 @@ class Execution:
             self.run = self.warm.taken(self.run)
             layout.place(self.run, interface=self.backend.interface, say=self.screen.say, environ=self.environ)
             note_image(self.run, self.backend.image, self.screen.say)
-            self.screen.say(f"{self.run.name}: {_where(self.job, self.backend.place)}, in {shown(self.run.folder)}")
+            self.screen.say(f"{self.run.name}: {self.backend.where(self.job)}, in {shown(self.run.folder)}")
             if self.job.upload:
                 from ..files.fetching.s3 import check_output
 
@@ -384,13 +380,3 @@ def _could_not_run(error: Exception) -> Verdict:
         return Verdict("Failed", "Failed", EXIT_INTERNAL, reason=f"trainshed itself failed: {type(error).__name__}: {error}")
     reason = "\n".join(part for part in (error.message, error.hint and f"hint: {error.hint}") if part)
     return Verdict("Failed", "Failed", error.exit_code, reason=reason)
-
-
-def _where(job: Job, place: str = "") -> str:
-    if place == RAY:
-        return f"{job.instances} {'host' if job.instances == 1 else 'hosts'} on Ray"
-    if place == SSH:
-        return f"on {some(list(job.machines), 3)}{f', in containers of {job.image}' if job.image else ''}"
-    if job.image:
-        return f"{'1 container' if job.instances == 1 else f'{job.instances} containers'} of {job.image}"
-    return f"{'1 process' if job.instances == 1 else f'{job.instances} processes'} of this machine"

@@ -18,8 +18,10 @@ from trainshed.base.errors import TrainshedError, visible
 from ..files.mounts import ours_below
 from ..files.run import CODE, MLFLOW, PROVENANCE, REPORT, RUNNER_LOG, Run
 from ..files.user_dirs import RUNS
-from ..job.job import HERE, KUBERNETES, RAY, SLURM, SSH, Job
+from ..job.job import Job
+from ..job.places import BUILT_IN
 from ..job.write import job_file
+from ..places import Queue, acting
 from ..places.container_engine import EngineError
 from ..state import index
 from ..state.identity import owner_of, send
@@ -96,18 +98,10 @@ def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = Fals
 
 def _wait_for_follower(run: Stored, environ: Mapping[str, str], *, kill: bool) -> None:
     """Somebody else follows the job, but has not said so: stops it beside them where the place lets us."""
-    if run.on_ssh:
-        time.sleep(PAUSE)
-        return
-    if run.on_kubernetes:
-        from ..places.kubernetes.on_cluster import stop_from_elsewhere as stop_in_cluster
-
-        stop_in_cluster(run, environ)
-        time.sleep(PAUSE)
-        return
-    from ..places.slurm.following import stop_from_elsewhere
-
-    stop_from_elsewhere(run, environ, kill=kill)
+    acts = acting(run.place)
+    if isinstance(acts, Queue):
+        acts.stop(run, environ, kill=kill)
+    time.sleep(PAUSE)
 
 
 def with_follower(run: Stored, environ: Mapping[str, str]) -> Stored:
@@ -161,7 +155,8 @@ def remove(run: Stored, environ: Mapping[str, str], say: Say, *, force: bool = F
     while run.finishing:  # the run has ended; its runner prints the summary
         time.sleep(PAUSE)
     remove_leftovers(run, environ)
-    own = {RUNNER_LOG, REPORT, PROVENANCE, CODE, MLFLOW, "slurm", "ssh", "kubernetes", "job.json", "status.json"}
+    own = {RUNNER_LOG, REPORT, PROVENANCE, CODE, MLFLOW, "job.json", "status.json"}
+    own |= {place.name for place in (*BUILT_IN.values(), run.place) if place.outlives}
     own |= {"labels.json", ".labels.lock"}  # catalog/labels.py
     own |= {"output", "logs", "model", "checkpoints", "staged", "attempts"}
     job = run.about.get("job") or {}
@@ -252,19 +247,12 @@ def to_resume(
         settle(run, environ, say)
     if job.source_dir and "://" not in job.source_dir and not os.path.exists(job.source_dir):
         raise TrainshedError(f"the code is missing: {job.source_dir} does not exist")
-    there = (job.places.get("ssh") or {}).get("data") or {} if run.on_ssh else {}
+    there = (job.places.get(run.place.name) or {}).get(run.place.own_data) or {}
     for channel in job.channels:
         if not channel.staged and channel.name not in there and not os.path.exists(channel.path):
             raise TrainshedError(f"the data of the channel {channel.name} is missing: {channel.path} does not exist")
     spot = replace(job.spot, interrupt_after=()) if job.spot else None
     return replace(made, job=replace(job, spot=spot))
-
-
-def place_of(run: Stored) -> str:
-    """Where a run is taken up again: HERE, SLURM, SSH, RAY or KUBERNETES."""
-    if run.about.get("engine") in (RAY, KUBERNETES):
-        return str(run.about["engine"])
-    return SSH if run.on_ssh else SLURM if run.submitted else HERE
 
 
 def clone(run: Stored) -> str:

@@ -29,7 +29,7 @@ def table(runs: Iterable[tuple[Stored, Standing]], *, everything: bool) -> str:
             continue
         resources = run.status.get("ResourceConfig") or {}
         image = (run.status.get("AlgorithmSpecification") or {}).get("TrainingImage", "")
-        kind = "of " + image if image else "machines" if run.on_ssh else "processes"
+        kind = "of " + image if image else run.place.hosts
         hosts = f"{resources.get('InstanceCount', '?')} {kind}"
         row = (run.name, status, more or "-", ago(run.status.get("CreationTime")), hosts, shown(run.folder))
         rows.append(tuple(map(one_line, row)))

@@ -28,12 +28,6 @@ from ..job.job import Channel, Job
 
 RUNNER_LOG = "runner.log"
 REPORT = "report.html"  # where `trainshed report` writes
-# Of a job on Slurm: the batch script, sbatch's answer, whether the job is not to be queued again, its follower's lock.
-BATCH_SCRIPT, SLURM_NUMBER, CANCELLED, FOLLOWER = "slurm/job.sh", "slurm/number", "slurm/cancelled", "slurm/follower.lock"
-# Of a job on machines that are reached by ssh: there while it may run on them; the lock of the one who follows it.
-SSH_HOSTS, SSH_FOLLOWER = "ssh/hosts.json", "ssh/follower.lock"
-# Of a job in a cluster of Kubernetes: where it is; the lock of the one who follows it.
-CLUSTER_JOB, CLUSTER_FOLLOWER = "kubernetes/job.json", "kubernetes/follower.lock"
 PROVENANCE, CODE = "provenance.json", "code.json"
 MLFLOW = "mlflow.json"  # which run it is in MLflow, and which metrics there are the script's own
 
@@ -120,10 +114,10 @@ class Run:
         return f"{self.folder}/staged/{channel.name}/{part}"
 
 
-def slurm_number(folder: str) -> int | None:
-    """The number of a run's job on Slurm as `sbatch --parsable` has written it, `7` or `7;cluster`; None for none (yet)."""
+def number_in(path: str) -> int | None:
+    """The number of a job in a file as `sbatch --parsable` writes it, `7` or `7;cluster`; None for none (yet)."""
     try:
-        with open(f"{folder}/{SLURM_NUMBER}", encoding="ascii", errors="replace") as file:
+        with open(path, encoding="ascii", errors="replace") as file:
             return whole(file.read(64).strip().partition(";")[0])
     except OSError:
         return None

@@ -23,6 +23,7 @@ from trainshed.contract.settings import ENGINES, FINGERPRINTS, REDUCTIONS, SERVE
 from trainshed.contract.wire import compile_plan
 
 from .job import DEFAULT_GRACE
+from .places import BUILT_IN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -433,15 +434,8 @@ FIELDS = _kept(
         flag_help="compile the training steps: auto, inductor, xla, neuron or off",
     ),
 )  # fmt: skip
-FIELDS += (
-    Field("slurm", "mapping", "options for `--on slurm`"),
-    Field("ray", "mapping", "options for `--on ray`"),
-    Field("ssh", "mapping", "options for `--on ssh`"),
-    Field("kubernetes", "mapping", "options for `--on kubernetes` and `trainshed export kubernetes`"),
-    Field("sagemaker", "mapping", "options for `trainshed export sagemaker`"),
-)
-
-PLACES = ("slurm", "ray", "ssh", "kubernetes", "sagemaker")
+PLACES = tuple(place.name for place in BUILT_IN.values() if place.options)
+FIELDS += tuple(Field(name, "mapping", BUILT_IN[name].options) for name in PLACES)
 BY_NAME = {row.name: row for row in FIELDS}
 
 

@@ -11,7 +11,6 @@ from .addresses import is_elsewhere
 
 DEFAULT_GRACE = 110.0  # seconds: SageMaker's 120 without the ten that `train` keeps for its report
 ALL_GPUS = -1
-HERE, RAY, SLURM, SSH, KUBERNETES = "here", "ray", "slurm", "ssh", "kubernetes"  # where a job runs
 PARENTS_CHANNEL = "model"  # the platform's name for what incremental training goes on from
 
 

@@ -20,6 +20,7 @@ from .fields import BY_NAME, FIELDS, LOCATED, PLACES
 from .groups import with_groups
 from .job import Job
 from .nodes import Node
+from .places import has_options
 from .program import locate_program
 
 
@@ -60,7 +61,8 @@ def check(
         to_come: as `check_declared` has it.
     """
     fields = Checker(expanded(values), problems, origin=origin)
-    fields.unknown(BY_NAME)
+    places = (*PLACES, *(name for name in fields.values if name not in BY_NAME and has_options(name)))
+    fields.unknown((*BY_NAME, *places))
     image = fields.values.get("image")
     program, source_dir = locate_program(fields, image.text if image else "", environ)
     given: dict[str, Any] = {"program": program, "source_dir": source_dir}
@@ -71,7 +73,7 @@ def check(
             given[row.name] = fields.read(row)
     given["places"] = {
         place: {name: node.plain() for name, node in fields.mapping(place).items()}
-        for place in PLACES
+        for place in places
         if fields.node(place) is not None
     }
     job = with_groups(fields, Job(**given))

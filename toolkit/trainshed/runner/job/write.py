@@ -44,7 +44,8 @@ def job_file(job: Job, comment: str) -> str:
 def job_fields(job: Job) -> dict[str, Any]:
     """The job under the names of the job file, JSON values; fields with their defaults are left out."""
     values = {row.name: _SPECIAL.get(row.name, _value)(row, job) for row in FIELDS}
-    return {row.name: values[row.name] for row in FIELDS if _said(row, values[row.name])}
+    added = {name: given for name, given in job.places.items() if name not in PLACES and given}
+    return {row.name: values[row.name] for row in FIELDS if _said(row, values[row.name])} | added
 
 
 def plain_hyperparameters(job: Job) -> dict[str, Any]:

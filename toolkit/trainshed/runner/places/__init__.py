@@ -1,29 +1,27 @@
-"""Where hosts run. Each backend starts one child process a host, and knows how to stop, kill and clear away."""
+"""Where hosts run. The table of places is `job/places.py`; here is what acts at them.
+
+base        hosts that are children of the runner: what their places offer (`Hosts`, `Backend`)
+here        processes and containers of this machine
+ssh, ray    hosts on other machines, with a runner here
+submission  jobs that somebody else has from their start (`Queue`): slurm, kubernetes
+sagemaker   a job as a request, for export
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
 
-from ..job.job import HERE, RAY, SSH, Job
-from .base import Backend
+from ..job.places import Place, UnknownPlace
+from .base import Backend, Hosts
+from .submission import Queue
 
-__all__ = ["Backend", "choose"]
+__all__ = ["Backend", "Hosts", "Queue", "acting"]
 
 
-def choose(job: Job, environ: Mapping[str, str], say: Callable[[str], None], on: str = HERE) -> Backend:
-    """Machines reached by ssh or nodes of Ray if asked for; containers where the job names an image, else processes."""
-    if on == RAY:
-        from .ray.hosts import RayHosts
-
-        return RayHosts(job, environ, say)
-    if on == SSH:
-        from .ssh.backend import Machines
-
-        return Machines(job, environ, say)
-    if job.image:
-        from .containers import Containers
-
-        return Containers(job, environ, say)
-    from .processes import Processes
-
-    return Processes(job, environ, say)
+def acting(place: Place) -> Hosts | Queue:
+    """What acts at a place; its modules are loaded here. Raises UnknownPlace."""
+    if not place.acts:
+        raise UnknownPlace(f"nothing runs jobs at {place.title}", hint="is the package that adds the place installed?")
+    made = resolve_name(place.acts)(place)
+    assert isinstance(made, (Hosts, Queue)), place.acts
+    return made

@@ -1,11 +1,16 @@
-"""What every backend offers."""
+"""What acts at places whose hosts are children of the runner, or are followed by some."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
+
+from trainshed.base.errors import TrainshedError
 
 from ..files.run import Run
+from ..job.job import Job
+from ..job.places import Place, refuse
 
 DEFAULT_SHM = 2 << 30  # bytes of /dev/shm; engines give 64 MB, too little for data loaders and NCCL
 
@@ -95,3 +100,37 @@ class Backend(Protocol):
 
     def describe(self, run: Run) -> list[tuple[str, str]]:
         """For `--dry-run`: each host's command line, secrets masked."""
+
+    def where(self, job: Job) -> str:
+        """How many hosts there are, and of what, as a person is told it."""
+
+
+class Acting:
+    """What acts at one place, whichever kind of place it is: this, or what a subclass says."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def with_flags(self, job: Job, options: Mapping[str, Any]) -> Job:
+        """The job with what the place's flags of `trainshed run` say, by argparse's names."""
+        return job
+
+    def check(self, job: Job, environ: Mapping[str, str]) -> None:
+        """Raises JobError where the job asks for what the place cannot do, or an option of the place is wrong."""
+        refuse(self.place, job)
+
+
+class Hosts(Acting):
+    """A place whose hosts are started, followed and ended by the runner."""
+
+    def prepared(self, job: Job) -> Job:
+        """The job as the place takes it. Raises JobError."""
+        return job
+
+    def backend(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> Backend:
+        """What starts the hosts. Raises JobError."""
+        raise NotImplementedError
+
+    def taken_up(self, run: Run, environ: Mapping[str, str], say: Callable[[str], None]) -> Backend:
+        """What follows hosts that were started by a runner that is dead. Raises TrainshedError."""
+        raise TrainshedError(f"{run.name} cannot be followed again {self.place.where}")

@@ -177,6 +177,10 @@ class Containers:
         """What keeps the containers from folders of this machine."""
         return f"files are copied to the container engine at {self.place}" if self.machine.copies else ""
 
+    def where(self, job: Job) -> str:
+        """How many containers."""
+        return f"{'1 container' if job.instances == 1 else f'{job.instances} containers'} of {job.image}"
+
     def start(self, run: Run) -> list[RunningHost]:
         """Creates all containers, then starts them, so that an error of one leaves none running."""
         self.run, self.hosts, self.created, self.pids = run, [], [], None

@@ -116,6 +116,10 @@ class Processes:
         """None."""
         return ""
 
+    def where(self, job: Job) -> str:
+        """How many processes."""
+        return f"{'1 process' if job.instances == 1 else f'{job.instances} processes'} of this machine"
+
     def start(self, run: Run) -> list[RunningHost]:
         """One child a host; a child whose runner dies is asked to end by the kernel."""
         self.run_id = run.id

@@ -14,8 +14,9 @@ from trainshed.contract.paths import DEFAULT_BASE
 
 from ..files.platform_files import hyperparameters
 from ..job.job import Job
+from ..job.places import SAGEMAKER
 from .disclosure import disclosed, disclosures, secret_variables
-from .target import Place
+from .target import PlaceFields
 
 FIELDS = (
     "role", "instance_type", "output", "code", "channels", "checkpoints", "volume_gb", "spot", "max_wait_seconds", "subnets",
@@ -35,7 +36,7 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
     Raises:
         JobError: the job lacks something that the platform needs; holds every problem.
     """
-    place = Place(job, "sagemaker", FIELDS)
+    place = PlaceFields(job, SAGEMAKER, FIELDS)
     notes: list[str] = []
     uri = _uris(place)
     code, output = uri("code"), uri("output")
@@ -112,12 +113,12 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
     return made, notes
 
 
-def _missing(place: Place, field: str, what: str) -> str:
+def _missing(place: PlaceFields, field: str, what: str) -> str:
     place.problem(field, f"is missing: {what}")
     return ""
 
 
-def _uris(place: Place) -> Any:
+def _uris(place: PlaceFields) -> Any:
     def uri(field: str) -> str:
         value: str = place.get(field, str, "")
         if value and not value.startswith("s3://"):
@@ -128,7 +129,7 @@ def _uris(place: Place) -> Any:
     return uri
 
 
-def _hyperparameters(job: Job, place: Place, code: str) -> dict[str, str]:
+def _hyperparameters(job: Job, place: PlaceFields, code: str) -> dict[str, str]:
     values = hyperparameters(job, job.name, DEFAULT_BASE)
     values.pop("sagemaker_job_name", None)  # the platform's own
     if job.source_dir:
@@ -148,7 +149,7 @@ def _hyperparameters(job: Job, place: Place, code: str) -> dict[str, str]:
     return values
 
 
-def _environment(job: Job, place: Place, notes: list[str]) -> dict[str, str]:
+def _environment(job: Job, place: PlaceFields, notes: list[str]) -> dict[str, str]:
     secrets = secret_variables(job)
     if secrets:
         notes.append(
@@ -164,7 +165,7 @@ def _environment(job: Job, place: Place, notes: list[str]) -> dict[str, str]:
     return kept
 
 
-def _hosts(job: Job, place: Place) -> dict[str, Any]:
+def _hosts(job: Job, place: PlaceFields) -> dict[str, Any]:
     """Hosts of one kind, or of several in groups, each with its type."""
     kind = place.get("instance_type", str, "")
     if not job.instance_groups:
@@ -182,7 +183,7 @@ def _hosts(job: Job, place: Place) -> dict[str, Any]:
     return {"InstanceGroups": groups}
 
 
-def _channels(job: Job, place: Place) -> list[dict[str, Any]]:
+def _channels(job: Job, place: PlaceFields) -> list[dict[str, Any]]:
     given = place.get("channels", dict, {})
     for name in given:
         if name not in [channel.name for channel in job.channels]:

@@ -17,6 +17,7 @@ from datetime import datetime
 from trainshed.base.errors import EXIT_SIGNAL_BASE, TrainshedError
 from trainshed.base.files import write_atomic
 from trainshed.base.locks import hold
+from trainshed.base.secrets import mask_text
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ..display.screen import Screen
@@ -25,37 +26,40 @@ from ..files.ending import Verdict
 from ..files.metrics import Metrics
 from ..files.run import Run
 from ..job.job import Job
+from ..job.places import Place
 from ..job.references import look_up, secrets_of
 from ..state import index
 from ..state.job_json import described
 from ..state.status import StatusFile
 from ..state.stored import Stored, load
+from .base import Acting
+
+Follow = Callable[[Screen, SignalPipe, StatusFile], int]  # follows a job to its end; its exit status
 
 
 class Submission(ABC):
     """One job until its end. Raises TrainshedError and Interrupted where it was not submitted.
 
     Args:
-        lock: of the one who follows the run, below its folder.
         again: a run that is over and is submitted again, in its own folder.
         started: called when the run has its folder; that stays then, also where the job cannot be submitted.
     """
 
     in_containers = False
-    engine = ""  # what `job.json` says of the place, where the run has no other sign of it
     run: Run
     status: StatusFile
 
     def __init__(
         self,
+        place: Place,
         job: Job,
         screen: Screen,
         environ: Mapping[str, str],
-        lock: str,
         again: Run | None = None,
         started: Callable[[Run], None] | None = None,
     ) -> None:
-        self.job, self.screen, self.environ, self.lock = job, screen, environ, lock
+        self.job, self.screen, self.environ, self.lock = job, screen, environ, place.lock
+        self.engine = "" if place.key_file else place.name  # what `job.json` says of it, where there is no other sign
         self.again, self.started = again, started
 
     @abstractmethod
@@ -118,9 +122,7 @@ class Submission(ABC):
         else:
             self.run = layout.claim(layout.plan(self.job, in_containers=self.in_containers, now=time.time()))
             self.status = StatusFile(self.run, secrets=self.screen.secrets)
-        about = described(self.run, secrets=self.screen.secrets)
-        if self.engine:
-            about["engine"] = self.engine
+        about = described(self.run, self.engine, self.screen.secrets)
         try:
             write_atomic(f"{self.run.folder}/job.json", json.dumps(about, indent=2) + "\n")
         except OSError as error:
@@ -147,9 +149,117 @@ class Submission(ABC):
             self.status.ended(verdict, None, Metrics.of(()), "")
 
 
+class Queue(Acting, ABC):
+    """A place that has a job from its submission on, whoever follows it.
+
+    kept: fields of `status.json` beside the place's own that stay where a job is taken up again.
+    """
+
+    kept: tuple[str, ...] = ()
+
+    @abstractmethod
+    def preview(self, job: Job, environ: Mapping[str, str]) -> str:
+        """What would be submitted, for `--dry-run`. Raises JobError."""
+
+    @abstractmethod
+    def submission(
+        self,
+        job: Job,
+        screen: Screen,
+        environ: Mapping[str, str],
+        again: Run | None = None,
+        started: Callable[[Run], None] | None = None,
+    ) -> Submission:
+        """The job on its way there. Raises JobError."""
+
+    @abstractmethod
+    def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
+        """What follows a job that nobody follows any more. Raises TrainshedError where the place does not answer."""
+
+    @abstractmethod
+    def stop(self, stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
+        """Has a job end that another process follows, maybe on another machine; that one says how it ended.
+
+        Raises:
+            TrainshedError: the place does not answer.
+        """
+
+    def run(
+        self,
+        job: Job,
+        environ: Mapping[str, str],
+        *,
+        dry_run: bool = False,
+        detach: bool = False,
+        again: Run | None = None,
+        started: Callable[[Run], None] | None = None,
+    ) -> int:
+        """Submits the job, follows it to its end; its exit status.
+
+        Args:
+            dry_run: print what would be submitted, submit nothing.
+            detach: return as soon as it is submitted.
+            again: a run that is over and is submitted again, in its own folder, with its checkpoints.
+            started: called when the run has its folder; that stays then, also where the job cannot be submitted.
+
+        Raises:
+            JobError: the job lacks something, or an option is wrong.
+            TrainshedError: the job could not be submitted.
+        """
+        self.check(job, environ)
+        screen = Screen()
+        try:
+            if dry_run:
+                print(mask_text(self.preview(job, environ), secrets_of(job, {})), end="")
+                return 0
+            if job.keep_alive:
+                screen.say("warning: keep_alive: nothing is kept for the next run: the job does not run on this machine")
+            return self.submission(job, screen, environ, again, started).run_to_the_end(detach=detach)
+        except Interrupted as error:
+            screen.say(str(error))
+            return EXIT_SIGNAL_BASE + error.number
+        finally:
+            screen.close()
+
+    def take_up(
+        self,
+        stored: Stored,
+        environ: Mapping[str, str],
+        screen: Screen,
+        started: Callable[[Run], None] = lambda _: None,
+    ) -> int | None:
+        """Follows a job that nobody follows any more; its exit status, None where somebody does follow it.
+
+        Args:
+            started: called when `status.json` names this process.
+
+        Raises:
+            TrainshedError: the run's files are none, or the place does not answer.
+        """
+        lock = claim(stored.folder, self.place.lock)
+        if lock is None:
+            return None
+        signals = SignalPipe()
+        try:
+            stored = load(stored.folder)
+            if stored.ended:
+                return exit_status_of(stored)
+            run = stored.run()
+            follow = self.reach(stored, run, environ)
+            screen.secrets = known_secrets(run.job, environ)
+            screen.keep(run.words)
+            status = status_of(stored, run, screen.secrets, (self.place.key, *self.kept))
+            started(run)
+            return follow(screen, signals, status)
+        finally:
+            signals.close()
+            os.close(lock)
+
+
 def claim(folder: str, lock: str) -> int | None:
     """The lock of a run's follower; None while there is one. Raises TrainshedError where the folder cannot be used."""
     try:
+        os.makedirs(os.path.dirname(f"{folder}/{lock}"), exist_ok=True)
         return hold(f"{folder}/{lock}")
     except OSError as error:
         raise TrainshedError(f"cannot follow the job: {error.filename or folder}: {error.strerror}") from error

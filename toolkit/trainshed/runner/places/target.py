@@ -1,4 +1,4 @@
-"""What a job says of the place that it is exported to: a mapping of its file, read field by field."""
+"""What a job says of a place: a mapping of its file, read field by field."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from trainshed.base.errors import JobError, Problem, did_you_mean
 from trainshed.contract.hyperparameters import SpelledFloat
 
 from ..job.job import Job
+from ..job.places import Place
 
 TYPES: dict[type, str] = {
     str: "text",
@@ -18,11 +19,11 @@ TYPES: dict[type, str] = {
 }
 
 
-class Place:
-    """One mapping (`kubernetes`, `sagemaker`) with everything that is found wrong, told together at the end."""
+class PlaceFields:
+    """One mapping (`kubernetes`, `ssh`) with everything that is found wrong, told together at the end."""
 
-    def __init__(self, job: Job, name: str, known: tuple[str, ...]) -> None:
-        self.name, self.values = name, plain(job.places.get(name, {}))
+    def __init__(self, job: Job, place: Place, known: tuple[str, ...]) -> None:
+        self.name, self.values = place.name, plain(job.places.get(place.name, {}))
         self.problems: list[Problem] = []
         for field in self.values:
             if field not in known:

@@ -12,18 +12,18 @@ from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, d
 from trainshed.base.files import read_object
 from trainshed.base.secrets import MASK
 
-from ..files.run import SSH_HOSTS, Run, hosts_of, slurm_number
+from ..files.run import Run, hosts_of, number_in
 from ..files.user_dirs import RUNS
-from ..job.job import KUBERNETES, SSH, Job
+from ..job.job import Job
+from ..job.places import BUILT_IN, HERE, Place, of_engine
 from . import identity, index
 from .job_json import job_of
 from .status import ENDED
 
 LATEST = 1e11  # seconds since the epoch that a year of four digits has
 LARGEST = 16 << 20  # bytes of a file of ours
-_PLACE = re.compile(r"[\x21-\x7e]{1,300}")
+_ENGINE = re.compile(r"[\x21-\x7e]{1,300}")
 _ID = re.compile(r"[0-9a-f]{32}")
-_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class NoRunError(TrainshedError):
@@ -94,20 +94,21 @@ class Stored:
         return not self.copied and bool(identity.is_alive(self.ours.get("Runner")))
 
     @property
-    def on_ssh(self) -> bool:
-        """Whether its hosts are machines reached by ssh."""
-        return self.about.get("engine") == SSH
+    def place(self) -> Place:
+        """Where its hosts are."""
+        named = of_engine(str(self.about.get("engine") or ""))
+        return named or next((place for place in BUILT_IN.values() if self._job_at(place)), HERE)
 
-    @property
-    def on_kubernetes(self) -> bool:
-        """Whether its hosts are pods of a cluster."""
-        return self.about.get("engine") == KUBERNETES
+    def _job_at(self, place: Place) -> str:
+        """What a place calls its job, "" for a run that has none there."""
+        job = None if self.copied or not place.key else self.ours.get(place.key)
+        return one_line(str(job)) if isinstance(job, (int, str)) and re.fullmatch(place.pattern, str(job)) else ""
 
     @property
     def elsewhere(self) -> str:
         """Name of the other machine that the runner is on, as far as can be known; "" if it is this one."""
         runner = self.ours.get("Runner")
-        if self.submitted and not self.on_ssh:  # the scheduler has it, and can be asked from any machine of the cluster
+        if self._job_at(self.place):  # the scheduler has it, and can be asked from any machine of the cluster
             return ""
         if self.ended or self.copied or not isinstance(runner, dict) or identity.is_alive(runner) is not None:
             return ""
@@ -116,13 +117,14 @@ class Stored:
     @property
     def submitted(self) -> str:
         """Who has the job whether or not a runner lives, like `job 7 of Slurm`; "" for a run on this machine."""
-        if self.on_ssh and not self.copied and not self.ended and os.path.exists(f"{self.folder}/{SSH_HOSTS}"):
+        place = self.place
+        there = place.sign and os.path.exists(f"{self.folder}/{place.sign}")
+        if there and not self.copied and not self.ended:
             return f"on {some(self._machines, 3)}"
-        if self.on_kubernetes:
-            job = None if self.copied else self.ours.get("KubernetesJob")
-            return f"job {one_line(job)} of Kubernetes" if isinstance(job, str) and job else ""
-        number = None if self.copied else self.ours.get("SlurmJobId")
-        return f"job {number} of Slurm" if isinstance(number, (int, str)) and _NUMBER.fullmatch(str(number)) else ""
+        if not place.acts and not self.copied and not self.ended:
+            return f"on {place.title}, which no package here adds"
+        job = self._job_at(place)
+        return f"job {job} of {place.title}" if job else ""
 
     @property
     def _machines(self) -> list[str]:
@@ -161,13 +163,13 @@ class Stored:
     @property
     def in_containers(self) -> bool:
         """Whether its hosts are containers."""
-        return bool(self.about.get("containers")) and not self.on_ssh and not self.on_kubernetes
+        return bool(self.about.get("containers")) and self.place.here
 
     @property
     def engine(self) -> str:
         """Where the container engine is that has its hosts, as far as is known."""
         address = self.about.get("engine")
-        return address if isinstance(address, str) and _PLACE.fullmatch(address) else ""
+        return address if isinstance(address, str) and _ENGINE.fullmatch(address) else ""
 
     def run(self) -> Run:
         """The run as it was started; values that were masked stay so. Raises TrainshedError where its files are no run's."""
@@ -187,10 +189,15 @@ def load(folder: str) -> Stored:
     folder = os.path.abspath(folder)
     status = _in_shape(read_object(f"{folder}/status.json", LARGEST))
     ours = status.get("Trainshed")
-    if isinstance(ours, dict) and "SlurmJobId" not in ours and status.get("TrainingJobStatus") not in ENDED:
-        number = slurm_number(folder)  # who submitted it may have been killed before it could say so
-        status["Trainshed"] = ours if number is None else {**ours, "SlurmJobId": number}
+    if isinstance(ours, dict) and status.get("TrainingJobStatus") not in ENDED:
+        status["Trainshed"] = {**_numbers_in(folder), **ours}
     return Stored(folder, status, read_object(f"{folder}/job.json", LARGEST))
+
+
+def _numbers_in(folder: str) -> dict[str, int]:
+    """What places themselves have left of a run's job: who submitted it may have been killed before it could say so."""
+    found = {place.key: number_in(f"{folder}/{place.key_file}") for place in BUILT_IN.values() if place.key_file}
+    return {key: number for key, number in found.items() if number is not None}
 
 
 _SHAPE: dict[str, type] = {

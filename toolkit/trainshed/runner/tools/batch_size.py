@@ -23,7 +23,8 @@ from trainshed.contract.wire.variables import PROBE
 from ..control.execution import execute
 from ..display.screen import Screen
 from ..job.job import Job
-from ..places import choose
+from ..job.places import HERE
+from ..places.here import Here
 
 STEPS = 3  # of a probe: the first allocates the optimizer's state, the second is compiled, the third is as all others
 TRIES = 8
@@ -79,7 +80,8 @@ def _search(job: Job, name: str, batch: int, screen: Screen, environ: Mapping[st
                 output=f"{folder}/run",
                 checkpoints="",
             )
-            finished = execute(probe, choose(probe, environ, screen.say), screen, environ)  # a backend is for one run
+            backend = Here(HERE).backend(probe, environ, screen.say)  # for one run
+            finished = execute(probe, backend, screen, environ)
             answers = _answers(f"{folder}/run")
             if answers:
                 limits.append(min(answer["limit_bytes"] for answer in answers))

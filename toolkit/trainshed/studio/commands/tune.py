@@ -8,6 +8,7 @@ from argparse import Namespace
 from trainshed.base.errors import EXIT_SUCCESS
 from trainshed.cli import say
 from trainshed.cli.parser import Parser, UsageError
+from trainshed.cli.run import refuse_flags_of_others
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def run(options: Namespace) -> int:
 
     tuning = read_tuning(options.what, os.environ, overlay, _changes(options))  # type: ignore[arg-type]
     if options.sbatch:
-        tuning = _with_options_of_sbatch(tuning, options.sbatch)
+        tuning = _with_flags(tuning, options)
     if options.dry_run:
         return _dry_run(tuning)
     return tune(
@@ -84,17 +85,17 @@ def run(options: Namespace) -> int:
     )
 
 
-def _with_options_of_sbatch(tuning: Tuning, pairs: list[str]) -> Tuning:
+def _with_flags(tuning: Tuning, options: Namespace) -> Tuning:
     """Raises UsageError, JobError."""
     from dataclasses import replace
 
-    from trainshed.runner.job.job import SLURM
-    from trainshed.runner.places.slurm.submit import read_options, with_options
+    from trainshed.runner.job.places import find
+    from trainshed.runner.places import acting
 
-    if tuning.place != SLURM:
-        raise UsageError("--sbatch goes with --on slurm")
-    tuning = replace(tuning, job=with_options(tuning.job, pairs))
-    read_options(tuning.job)
+    refuse_flags_of_others(Namespace(sbatch=options.sbatch), tuning.place)
+    acts = acting(find(tuning.place))
+    tuning = replace(tuning, job=acts.with_flags(tuning.job, vars(options)))
+    acts.check(tuning.job, os.environ)
     return tuning
 
 

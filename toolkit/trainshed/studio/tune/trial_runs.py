@@ -19,8 +19,9 @@ from trainshed.runner.control.detached import follow, start
 from trainshed.runner.control.operations import to_resume
 from trainshed.runner.control.recover import settle
 from trainshed.runner.files.run import Run
-from trainshed.runner.job.job import ALL_GPUS, HERE, Job
+from trainshed.runner.job.job import ALL_GPUS, Job
 from trainshed.runner.job.nodes import RawText
+from trainshed.runner.job.places import find
 from trainshed.runner.places import gpus
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.stored import Stored, refuse_masked
@@ -87,7 +88,7 @@ def job_of_trial(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Ma
 def _with_share(tuning: Tuning, job: Job, environ: Mapping[str, str]) -> Job:
     """Where trials run beside each other, each takes its part of the cores; what the job or the user says, wins."""
     slots = tuning.limits.max_parallel
-    if slots < 2 or tuning.place != HERE:  # Slurm gives each job its own
+    if slots < 2 or not find(tuning.place).here:  # elsewhere each job has its own
         return job
     if job.image:
         whole = job.resources.cpus is None
@@ -106,7 +107,7 @@ def _with_share(tuning: Tuning, job: Job, environ: Mapping[str, str]) -> Job:
 def environ_of(tuning: Tuning, trial: Trial, environ: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment with the trial's part of the GPUs."""
     devices = gpus.present(environ)
-    if not devices or tuning.limits.max_parallel < 2 or tuning.place != HERE:
+    if not devices or tuning.limits.max_parallel < 2 or not find(tuning.place).here:
         return dict(environ)
     job = tuning.job
     each = [job.resources_of(job.group_of(host)).gpus for host in job.hosts]
@@ -162,7 +163,7 @@ def begin_again(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Map
 
 
 def follow_again(trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
-    """Follows a trial that Slurm has, and whose runner was killed. Raises TrainshedError."""
+    """Follows a trial that somebody else has, and whose runner was killed. Raises TrainshedError."""
     fd = _take(folder.lock_of(trial.number), folder.path)
     try:
         follow(run, environ, hold=fd)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainshed.runner.job.job import HERE, SLURM, Job
+from trainshed.runner.job.job import Job
+from trainshed.runner.job.places import BUILT_IN, HERE
 
 from .space import Parameter
 
@@ -17,7 +18,7 @@ LAST, BEST = "last", "best"
 OFF, MEDIAN, ASHA = "off", "median", "asha"
 STEP, EPOCH, REPORT = "step", "epoch", "report"
 IDENTICAL, TRANSFER = "identical", "transfer"
-PLACES = (HERE, SLURM)
+PLACES = tuple(place.name for place in BUILT_IN.values() if place.acts and place.can.tune)
 MOST_FAILED = 5
 
 
@@ -116,7 +117,7 @@ class Tuning:
 
     name: of the tuning job and its folder. job: what each trial runs, but for its own hyperparameters.
     further: objectives after the first, where there are several.
-    place: where trials run: HERE, or SLURM, each as a job of its own.
+    place: where trials run; elsewhere than here each is a job of its own.
     raw: whether hyperparameters are handed on as texts, letter by letter, as those of a request are.
     notes: what the user should know of how it was read.
     """
@@ -130,7 +131,7 @@ class Tuning:
     limits: Limits = Limits()
     warm: WarmStart = WarmStart()
     further: tuple[Objective, ...] = ()
-    place: str = HERE
+    place: str = HERE.name
     raw: bool = False
     notes: tuple[str, ...] = ()
 

@@ -27,10 +27,12 @@ from trainshed.runner.job.encode import encode
 from trainshed.runner.job.field_parsers import usable_name
 from trainshed.runner.job.fields import BY_NAME as JOB_FIELDS
 from trainshed.runner.job.fields import DAY, Field
-from trainshed.runner.job.job import HERE, SLURM, Job
+from trainshed.runner.job.job import Job
 from trainshed.runner.job.nodes import Node
+from trainshed.runner.job.places import HERE, find
 from trainshed.runner.job.request import is_request, read_file, translate
 from trainshed.runner.job.yamlfile import read_nodes
+from trainshed.runner.places import acting
 
 from . import tuning_folder
 from .declared_search import searched, with_declared
@@ -121,7 +123,7 @@ WARM = (
 FIELDS = (
     Field("name", "text", "name of the tuning job and its folder (default: the file's)", default="", most=LONGEST_NAME),
     Field("job", "path", "a job file, or its fields"),
-    Field("on", "choice", "where trials run", default=HERE, choices=PLACES),
+    Field("on", "choice", "where trials run", default=HERE.name, choices=PLACES),
     Field("search", "mapping", "ranges of hyperparameters by name", default={}),
     Field("objective", "record", "`minimize METRIC` or `maximize METRIC`, a mapping, or a list of them", rows=OBJECTIVE),
     Field("strategy", "record", "how values are chosen", rows=STRATEGY, short="kind"),
@@ -218,7 +220,7 @@ def tuning_of_parts(parts: Parts, environ: Mapping[str, str], path: str, stem: s
         early=_early(fields),
         limits=_limits(fields),
         warm=_warm(fields, environ),
-        place=_place(fields, job, problems),
+        place=_place(fields, job, environ, problems),
         raw=parts.raw,
         notes=(*job.notes, *parts.notes),
     )
@@ -409,15 +411,12 @@ def checked_limits(changes: Mapping[str, Node]) -> dict[str, Any]:
     return found
 
 
-def _place(fields: Checker, job: Job, problems: list[Problem]) -> str:
+def _place(fields: Checker, job: Job, environ: Mapping[str, str], problems: list[Problem]) -> str:
     place: str = fields.read(_BY_NAME["on"])
-    if place == SLURM:
-        from trainshed.runner.places.slurm.submit import read_options
-
-        try:
-            read_options(job)
-        except JobError as error:
-            problems += error.problems
+    try:
+        acting(find(place)).check(job, environ)
+    except JobError as error:
+        problems += error.problems
     return place
 
 

@@ -45,7 +45,7 @@ class Actions:
 
         def act(say: Callable[[str], None]) -> None:
             again = operations.to_resume(run, self._environ, say)
-            start(again.job, self._environ, again=again, quiet=True, on=operations.place_of(run))
+            start(again.job, self._environ, again=again, quiet=True, on=run.place.name)
             say("it runs again")
 
         return self._do(run, "resuming", act)
@@ -56,7 +56,7 @@ class Actions:
         def act(say: Callable[[str], None]) -> None:
             job = run.run().job
             refuse_masked(job, run.name)
-            made = start(job, self._environ, quiet=True, on=operations.place_of(run))
+            made = start(job, self._environ, quiet=True, on=run.place.name)
             say(f"started {made.name}")
 
         return self._do(run, "starting", act)

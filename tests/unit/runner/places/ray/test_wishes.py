@@ -37,8 +37,8 @@ WRONG = [
     (job(folder="scratch"), "must be absolute"),
     (job(wait_seconds=-1), "must be a number of seconds"),
     (job(autoscaling="yes"), "must be true or false"),
-    (Job("job", channels=(Channel("train", "/data", input_mode="Pipe"),)), "Pipe needs hosts on this machine"),
-    (Job("job", instances=2, distribution=Distribution("mpi")), "no way for mpirun"),
+    (Job("job", channels=(Channel("train", "/data", input_mode="Pipe"),)), "Pipe mode does not work on Ray"),
+    (Job("job", instances=2, distribution=Distribution("mpi")), "mpirun cannot reach the other hosts on Ray"),
 ]
 
 

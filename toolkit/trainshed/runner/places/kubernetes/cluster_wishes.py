@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 
 from ...job.job import Job
-from ..target import Place
+from ...job.places import KUBERNETES, refused
+from ..target import PlaceFields
 from .manifests import FIELDS
 
 START_SECONDS = 600.0
@@ -36,12 +37,11 @@ class Options:
 
 def read_options(job: Job) -> Options:
     """The job's `kubernetes`, as far as it speaks of the cluster. Raises JobError with everything that is wrong."""
-    place = Place(job, "kubernetes", FIELDS)
+    place = PlaceFields(job, KUBERNETES, FIELDS)
     seconds = place.values.get("start_seconds", START_SECONDS)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds <= _LONGEST:
         place.problem("start_seconds", "must be seconds, from 1")
-    if any(channel.input_mode == "Pipe" for channel in job.channels):
-        place.problem("job.channels", "Pipe mode needs hosts on this machine", "use File")
+    place.problems += refused(KUBERNETES, job)
     options = Options(
         kubeconfig=os.path.expanduser(place.get("kubeconfig", str, "")),
         context=place.get("context", str, ""),

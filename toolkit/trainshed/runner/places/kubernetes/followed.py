@@ -41,7 +41,7 @@ JOB, PODS, EVENTS = "job", "pods", "events"
 
 
 @dataclass(frozen=True)
-class Place:
+class ClusterJob:
     """Where the job is: `/apis/batch/v1/namespaces/NAMESPACE/jobs`, its name, and the folder of its results on volumes."""
 
     path: str
@@ -93,7 +93,7 @@ class Followed:
     def __init__(
         self,
         run: Run,
-        place: Place,
+        place: ClusterJob,
         api: ApiServer,
         options: Options,
         screen: Screen,
@@ -435,7 +435,7 @@ class Followed:
                 self.news.get_nowait()
 
 
-def delete(api: ApiServer, place: Place) -> bool:
+def delete(api: ApiServer, place: ClusterJob) -> bool:
     """Has the cluster end a job with its pods and all that it owns; False where there is none. Raises KubernetesError."""
     try:
         api.ask("DELETE", place.url, body={"propagationPolicy": "Foreground"})

@@ -30,10 +30,11 @@ from ...files import code
 from ...files.grace import CLUSTER_REPORT_SECONDS
 from ...files.platform_files import config_files, to_json
 from ...job.job import ALL_GPUS, Job
+from ...job.places import KUBERNETES
 from ...job.references import secrets_of
 from ..base import DEFAULT_SHM
 from ..disclosure import disclosed, disclosures, secret_variables
-from ..target import Place
+from ..target import PlaceFields
 
 FIELDS = (
     "namespace", "volumes", "output", "checkpoints", "secrets", "retries", "labels", "annotations", "pod", "gpu_resource",
@@ -76,7 +77,7 @@ class Started:
 
 def of_run(job: Job, started: Started) -> Made:
     """The objects of one start of a run. Raises as `manifests`."""
-    place = Place(job, "kubernetes", FIELDS)
+    place = PlaceFields(job, KUBERNETES, FIELDS)
     made = _Export(job, place, bool(place.values.get("jobset")), started)
     return Made(_checked(made, job), made.notes, made.wanted, f"{made.name}-secrets")
 
@@ -88,7 +89,7 @@ def manifests(job: Job, *, jobset: bool = False) -> tuple[list[dict[str, Any]], 
         JobError: the job lacks something that pods need; holds every problem.
         ProgramError: its code cannot be read.
     """
-    place = Place(job, "kubernetes", FIELDS)
+    place = PlaceFields(job, KUBERNETES, FIELDS)
     made = _Export(job, place, jobset or place.get("jobset", bool, False))
     return _checked(made, job), made.notes
 
@@ -103,7 +104,7 @@ def _checked(made: _Export, job: Job) -> list[dict[str, Any]]:
 
 
 class _Export:
-    def __init__(self, job: Job, place: Place, jobset: bool, started: Started | None = None) -> None:
+    def __init__(self, job: Job, place: PlaceFields, jobset: bool, started: Started | None = None) -> None:
         self.job, self.place, self.jobset, self.started = job, place, jobset, started
         self.notes: list[str] = []
         self.wanted: list[str] = []  # variables that the job's Secret holds

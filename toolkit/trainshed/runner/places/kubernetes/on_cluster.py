@@ -1,4 +1,4 @@
-"""`trainshed run --on kubernetes`: the job's objects made in a cluster, followed to the end; and a run taken up again."""
+"""What acts on Kubernetes: the job's objects made in a cluster, followed to the end; and a run taken up again."""
 
 from __future__ import annotations
 
@@ -13,86 +13,95 @@ from typing import Any
 
 from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_TIMEOUT, TrainshedError
 from trainshed.base.files import read_object, remove, write_atomic
-from trainshed.base.secrets import MASK, mask_text
+from trainshed.base.secrets import MASK
 from trainshed.base.units import duration
 from trainshed.contract.outcome import REASON_BYTES, clip
-from trainshed.machine.signals import Interrupted, SignalPipe
+from trainshed.machine.signals import SignalPipe
 
 from ...display.screen import Screen
 from ...display.summary import render, shown
 from ...files import layout
 from ...files.ending import Ending, HostEnd, Verdict
 from ...files.metrics import Metrics
-from ...files.run import CLUSTER_FOLLOWER, CLUSTER_JOB, Run
-from ...job.job import KUBERNETES, Job
-from ...job.references import secrets_of
+from ...files.run import Run
+from ...job.job import Job
+from ...job.places import KUBERNETES, Place
 from ...state.status import StatusFile
-from ...state.stored import Stored, load
-from ..submission import Submission, claim, exit_status_of, known_secrets, status_of
+from ...state.stored import Stored
+from ..submission import Follow, Queue, Submission
 from .api_server import MERGE, ApiServer, KubernetesError, Refused, Unreachable
 from .cluster_wishes import Options, read_options
-from .followed import SEEN, End, Followed, Place, delete, ended
+from .followed import SEEN, ClusterJob, End, Followed, delete, ended
 from .manifests import LONGEST_NAME, RUN_LABEL, Made, Started, of_run, to_yaml
 from .pod_words import PodEnd
 
+CLUSTER_JOB = "kubernetes/job.json"  # below the run's folder: where the job is
 PATIENCE_SECONDS = 60.0  # that the API server may be away while objects are made
 KEPT_SECONDS = 7 * 86_400  # that a finished job stays in the cluster where nobody takes it away
 _PLURALS = {"Job": "jobs", "JobSet": "jobsets", "ConfigMap": "configmaps", "Secret": "secrets", "Service": "services"}
 
 
-def run_on_cluster(
-    job: Job,
-    environ: Mapping[str, str],
-    *,
-    dry_run: bool = False,
-    again: Run | None = None,
-    started: Callable[[Run], None] | None = None,
-) -> int:
-    """Runs the job in a cluster, follows it to its end; its exit status.
+class Kubernetes(Queue):
+    """What acts in a cluster."""
 
-    Args:
-        dry_run: print the manifests, make nothing. again: a run that is over and is started again, in its own folder, with
-        its checkpoints. started: called when the run has its folder.
+    def check(self, job: Job, environ: Mapping[str, str]) -> None:
+        """Raises JobError where an option is wrong."""
+        read_options(job)
 
-    Raises:
-        JobError: the job lacks something. KubernetesError: the cluster refuses it, or cannot be reached.
-    """
-    options = read_options(job)
-    screen = Screen()
-    try:
-        if dry_run:
-            run = layout.plan(job, in_containers=True, now=time.time())
-            made = of_run(job, _started(run, 1))
-            objects = [*_secrets(made, dict.fromkeys(made.secrets, MASK)), *made.objects]
-            print(mask_text(to_yaml(objects), secrets_of(job, {})), end="")
-            return 0
-        if job.keep_alive:
-            screen.say("warning: keep_alive: nothing is kept for the next run: the job does not run on this machine")
-        return ClusterSubmission(job, options, screen, environ, again, started).run_to_the_end()
-    except Interrupted as error:
-        screen.say(str(error))
-        return EXIT_SIGNAL_BASE + error.number
-    finally:
-        screen.close()
+    def preview(self, job: Job, environ: Mapping[str, str]) -> str:
+        """The manifests."""
+        made = of_run(job, _started(layout.plan(job, in_containers=True, now=time.time()), 1))
+        return to_yaml([*_secrets(made, dict.fromkeys(made.secrets, MASK)), *made.objects])
+
+    def submission(
+        self,
+        job: Job,
+        screen: Screen,
+        environ: Mapping[str, str],
+        again: Run | None = None,
+        started: Callable[[Run], None] | None = None,
+    ) -> ClusterSubmission:
+        """The job on its way to the cluster."""
+        return ClusterSubmission(self.place, job, screen, environ, again, started)
+
+    def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
+        """Follows it in the cluster that its submission has noted."""
+        api, place, options = _reached(stored, run, environ)
+        api.ask("GET", "/version")
+
+        def follow(screen: Screen, signals: SignalPipe, status: StatusFile) -> int:
+            if _known(stored.folder).get("whole"):
+                return _to_the_end(run, place, api, options, screen, signals, status, fresh=False)
+            delete(api, place)
+            verdict = Verdict("Failed", "Failed", 1, reason="whoever submitted it was killed before the job could start")
+            status.ended(verdict, None, Metrics.of(()), "")
+            screen.say(verdict.reason)
+            return verdict.exit_code
+
+        return follow
+
+    def stop(self, stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
+        """Deletes the job in the cluster; its pods get their grace."""
+        api, place, _ = _reached(stored, stored.run(), environ)
+        delete(api, place)
 
 
 class ClusterSubmission(Submission):
     """One job on its way to a cluster, and to its end."""
 
     in_containers = True
-    engine = KUBERNETES
 
     def __init__(
         self,
+        place: Place,
         job: Job,
-        options: Options,
         screen: Screen,
         environ: Mapping[str, str],
         again: Run | None = None,
         started: Callable[[Run], None] | None = None,
     ) -> None:
-        super().__init__(job, screen, environ, CLUSTER_FOLLOWER, again, started)
-        self.options = options
+        super().__init__(place, job, screen, environ, again, started)
+        self.options = read_options(job)
 
     def check(self) -> None:
         """Whether the manifests can be made, the cluster answers, and has what the job asks for."""
@@ -122,9 +131,9 @@ class ClusterSubmission(Submission):
         """Makes the objects: the job first, suspended, then what it owns; then it may run."""
         job = self.made.objects[-1]
         name = job["metadata"]["name"]
-        self.place = Place(_path(self.api, job), name, self.started_as.folder)
+        self.place = ClusterJob(_path(self.api, job), name, self.started_as.folder)
         self._note(whole=False)
-        self.status.data["Trainshed"] |= {"KubernetesJob": f"{self.api.namespace}/{name}"}
+        self.status.data["Trainshed"] |= {KUBERNETES.key: f"{self.api.namespace}/{name}"}
         self.status.to("Pending", "Making its objects in the cluster")
         held = bool(job["spec"].get("suspend"))
         job["spec"] |= {"suspend": True}
@@ -199,55 +208,7 @@ class ClusterSubmission(Submission):
                 time.sleep(2)
 
 
-def take_up(
-    stored: Stored, environ: Mapping[str, str], screen: Screen, started: Callable[[Run], None] = lambda _: None
-) -> int | None:
-    """Follows a job that nobody follows any more; its exit status, None where somebody does follow it.
-
-    Args:
-        started: called when `status.json` names this process.
-
-    Raises:
-        TrainshedError: the run's files are none, or the cluster does not answer.
-    """
-    lock = claim(stored.folder, CLUSTER_FOLLOWER)
-    if lock is None:
-        return None
-    signals = SignalPipe()
-    try:
-        stored = load(stored.folder)
-        if stored.ended:
-            return exit_status_of(stored)
-        run = stored.run()
-        api, place, options = _reached(stored, run, environ)
-        api.ask("GET", "/version")
-        screen.secrets = known_secrets(run.job, environ)
-        screen.keep(run.words)
-        status = status_of(stored, run, screen.secrets, ("KubernetesJob",))
-        started(run)
-        if not _known(stored.folder).get("whole"):
-            delete(api, place)
-            verdict = Verdict("Failed", "Failed", 1, reason="whoever submitted it was killed before the job could start")
-            status.ended(verdict, None, Metrics.of(()), "")
-            screen.say(verdict.reason)
-            return verdict.exit_code
-        return _to_the_end(run, place, api, options, screen, signals, status, fresh=False)
-    finally:
-        signals.close()
-        os.close(lock)
-
-
-def stop_from_elsewhere(stored: Stored, environ: Mapping[str, str]) -> None:
-    """Has the cluster end a job that another process follows, maybe on another machine; that one says how it ended.
-
-    Raises:
-        TrainshedError: the cluster does not answer.
-    """
-    api, place, _ = _reached(stored, stored.run(), environ)
-    delete(api, place)
-
-
-def _reached(stored: Stored, run: Run, environ: Mapping[str, str]) -> tuple[ApiServer, Place, Options]:
+def _reached(stored: Stored, run: Run, environ: Mapping[str, str]) -> tuple[ApiServer, ClusterJob, Options]:
     known = _known(stored.folder)
     if not known:
         raise TrainshedError(f"{stored.folder}/{CLUSTER_JOB} was not written by trainshed")
@@ -257,7 +218,7 @@ def _reached(stored: Stored, run: Run, environ: Mapping[str, str]) -> tuple[ApiS
         context=str(known.get("context") or ""),
         namespace=str(known.get("namespace") or ""),
     )
-    return ApiServer(options, environ), Place(*(str(known[name]) for name in ("path", "name", "folder"))), options
+    return ApiServer(options, environ), ClusterJob(*(str(known[name]) for name in ("path", "name", "folder"))), options
 
 
 def _known(folder: str) -> dict[str, Any]:
@@ -324,7 +285,7 @@ def _check_queue(api: ApiServer, queue: str) -> None:
 
 def _to_the_end(
     run: Run,
-    place: Place,
+    place: ClusterJob,
     api: ApiServer,
     options: Options,
     screen: Screen,
@@ -357,9 +318,9 @@ def _to_the_end(
     return verdict.exit_code
 
 
-def _model(run: Run, place: Place) -> str:
+def _model(run: Run, place: ClusterJob) -> str:
     """Where the model is, as `pvc://CLAIM/PATH`; "" where no volume keeps it."""
-    claim_name = (run.job.places.get("kubernetes") or {}).get("output")
+    claim_name = (run.job.places.get(KUBERNETES.name) or {}).get("output")
     return f"pvc://{claim_name}/{place.folder}/model" if isinstance(claim_name, str) and claim_name else ""
 
 

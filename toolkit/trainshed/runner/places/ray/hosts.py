@@ -21,11 +21,12 @@ from trainshed.machine.processes import die_with_parent
 from trainshed.machine.signals import stop_raises
 
 from ...files.run import Run
-from ...job.job import RAY, Job
+from ...job.job import Job
+from ...job.places import RAY
 from ...job.references import look_up
-from ..base import Exit, RunningHost
+from ..base import Exit, Hosts, RunningHost
 from .driver import Order, RayError
-from .wishes import read_options
+from .wishes import read_options, with_address
 
 LOG = "logs/ray.log"  # below the run's folder: what Ray's own library says
 CLOSE_SECONDS = 20.0  # for the driver to give everything back
@@ -121,12 +122,28 @@ class Link:
         self.control.close()
 
 
+class Ray(Hosts):
+    """What acts on Ray clusters."""
+
+    def with_flags(self, job: Job, options: Mapping[str, Any]) -> Job:
+        """The job with the cluster of `--address`."""
+        return with_address(job, options["address"])
+
+    def check(self, job: Job, environ: Mapping[str, str]) -> None:
+        """Raises JobError where an option is wrong."""
+        read_options(job, environ)
+
+    def backend(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> RayHosts:
+        """Nodes of the cluster."""
+        return RayHosts(job, environ, say)
+
+
 class RayHosts:
     """The backend."""
 
     in_containers = False
     interface = ""
-    place = RAY
+    place = RAY.name
 
     def __init__(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
         self.job, self.environ, self.say = job, environ, say
@@ -152,6 +169,10 @@ class RayHosts:
     def pool_obstacle(self) -> str:
         """The pools are on this machine."""
         return "the job does not run on this machine"
+
+    def where(self, job: Job) -> str:
+        """How many hosts."""
+        return f"{job.instances} {'host' if job.instances == 1 else 'hosts'} on Ray"
 
     def start(self, run: Run) -> list[RunningHost]:
         """Waits until Ray has placed all hosts and they run. Raises RayError; Interrupted for a stop signal."""

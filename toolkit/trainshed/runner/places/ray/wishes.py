@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from trainshed.base.errors import JobError, Problem, did_you_mean
 
 from ...job.job import Job
-from ..target import Place
+from ...job.places import RAY, refused
+from ..target import PlaceFields
 
 PLACEMENTS = ("auto", "strict_spread", "spread", "pack", "strict_pack")
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
@@ -47,13 +48,13 @@ class Options:
 
 def with_address(job: Job, address: str) -> Job:
     """The job with an address over the one that it names; "" changes nothing."""
-    given = {**job.places.get("ray", {}), "address": address}
-    return replace(job, places={**job.places, "ray": given}) if address else job
+    given = {**job.places.get(RAY.name, {}), "address": address}
+    return replace(job, places={**job.places, RAY.name: given}) if address else job
 
 
 def read_options(job: Job, environ: Mapping[str, str]) -> Options:
     """The job's `ray` mapping. Raises JobError, also for what jobs cannot have on Ray."""
-    place = Place(job, "ray", _KNOWN)
+    place = PlaceFields(job, RAY, _KNOWN)
     placement = place.get("placement", str, "auto")
     if placement not in PLACEMENTS:
         near = did_you_mean(placement, PLACEMENTS)
@@ -73,11 +74,7 @@ def read_options(job: Job, environ: Mapping[str, str]) -> Options:
     wait = place.values.get("wait_seconds", 0.0)
     if isinstance(wait, bool) or not isinstance(wait, (int, float)) or wait < 0:
         place.problem("wait_seconds", "must be a number of seconds, 0 or more")
-    for channel in job.channels:
-        if channel.input_mode == "Pipe":
-            place.problem(f"job.channels.{channel.name}.input_mode", "Pipe needs hosts on this machine", "use File")
-    if job.instances > 1 and job.distribution.traits.uses_mpirun:
-        place.problem("job.distribution", "Ray's nodes have no way for mpirun to reach each other", "use torchrun")
+    place.problems += refused(RAY, job)
     address = place.get("address", str, "") or environ.get(ADDRESS) or "auto"
     autoscaling = place.get("autoscaling", bool, False)
     place.done()
@@ -98,5 +95,5 @@ def _checked(address: str) -> str:
     if address == "auto" or (colon and host and "/" not in host and port.isdigit() and 0 < int(port) < 65536):
         return address
     raise JobError(
-        [Problem("ray", "must be HOST:PORT, ray://HOST:PORT or auto", "address", address, "Ray's own port is 6379")]
+        [Problem(RAY.name, "must be HOST:PORT, ray://HOST:PORT or auto", "address", address, "Ray's own port is 6379")]
     )

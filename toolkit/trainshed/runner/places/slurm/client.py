@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from trainshed.base.errors import EXIT_NOT_FOUND, EXIT_UNAVAILABLE, TrainshedError
 from trainshed.base.numerals import whole
 
-from ...files.run import SLURM_NUMBER, slurm_number
+from ...files.run import number_in
+from ...job.places import SLURM
 
 ANSWER_SECONDS = 60.0
 PENDING, RUNNING = "PENDING", "RUNNING"
@@ -75,10 +76,10 @@ class Client:
             folder: of the run. sbatch itself writes the number there: where this process is killed meanwhile, it is there
                 nevertheless, and nobody submits the job a second time.
         """
-        answer = f"{folder}/{SLURM_NUMBER}"
+        answer = f"{folder}/{SLURM.key_file}"
         with open(answer, "wb") as file:
             done = self._run("sbatch", "--parsable", script, environment=environment, output=file.fileno())
-        number = slurm_number(folder)
+        number = number_in(answer)
         if done.returncode != 0 or number is None:
             os.unlink(answer)
             raise SlurmError(

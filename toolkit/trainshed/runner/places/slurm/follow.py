@@ -15,8 +15,9 @@ from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
 from ...display.screen import Screen
 from ...files.grace import KILL_SECONDS
 from ...files.metrics import Metrics
-from ...files.run import CANCELLED, Run
+from ...files.run import Run
 from .client import PENDING, Client, SlurmError, State
+from .script import CANCELLED
 
 LOOK_SECONDS = 0.5  # between two looks at the logs
 ASK_SECONDS = 2.0  # between two questions to the controller, which serves a whole cluster

@@ -6,10 +6,9 @@ next one takes it up again, by the number that sbatch itself has written into `s
 
 from __future__ import annotations
 
-import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,13 +24,14 @@ from ...files.collect import collect, settled
 from ...files.ending import Ending, HostEnd, Verdict
 from ...files.grace import KILL_SECONDS
 from ...files.metrics import Metrics
-from ...files.run import CANCELLED, FOLLOWER, Run
+from ...files.run import Run
+from ...job.places import SLURM
 from ...state.records import failure_of, phases_of, record_of
 from ...state.status import StatusFile
 from ...state.stored import Stored, load
-from ..submission import claim, exit_status_of, known_secrets, status_of
 from .client import RUNNING, Client, State
 from .follow import End, Follower, nodes_of
+from .script import CANCELLED
 
 PAUSE = 0.5  # seconds between two looks at a run that somebody else follows
 
@@ -48,54 +48,19 @@ def to_the_end(run: Run, number: int, client: Client, screen: Screen, signals: S
     return _finish(run, end, status, metrics, screen)
 
 
-def take_up(
-    stored: Stored,
-    environ: Mapping[str, str],
-    screen: Screen,
-    started: Callable[[Run], None] = lambda _: None,
-) -> int | None:
-    """Follows a job that nobody follows any more, as `to_the_end`; its exit status, None where somebody does follow it.
-
-    Args:
-        started: called when `status.json` names this process.
-
-    Raises:
-        TrainshedError: the run's files are none, or Slurm does not answer.
-    """
-    lock = claim(stored.folder, FOLLOWER)
-    if lock is None:
-        return None
-    signals = SignalPipe()
-    try:
-        stored = load(stored.folder)
-        if stored.ended:
-            return exit_status_of(stored)
-        client = Client(environ)
-        client.check()
-        run, number = stored.run(), int(stored.ours["SlurmJobId"])
-        screen.secrets = known_secrets(run.job, environ)
-        screen.keep(run.words)
-        status = status_of(stored, run, screen.secrets, ("SlurmJobId", "SlurmState", "Restarts", "Nodes"))
-        started(run)
-        return to_the_end(run, number, client, screen, signals, status)
-    finally:
-        signals.close()
-        os.close(lock)
-
-
 def stop_from_elsewhere(stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
     """Has a job end that another process follows, maybe on another machine, with its grace; that process says how it ended.
 
     Raises:
         TrainshedError: Slurm does not answer.
     """
-    client, number = Client(environ), int(stored.ours["SlurmJobId"])
+    client, number = Client(environ), int(stored.ours[SLURM.key])
     client.check()
     with open(f"{stored.folder}/{CANCELLED}", "w"):  # so that the batch script does not queue it again
         pass
     end = time.monotonic() + stored.run().job.grace_seconds + KILL_SECONDS
     asked = False
-    while is_held(f"{stored.folder}/{FOLLOWER}") and not load(stored.folder).ended:
+    while is_held(f"{stored.folder}/{SLURM.lock}") and not load(stored.folder).ended:
         state = client.state(number) if not asked or time.monotonic() > end else None
         if state is not None and state.state == RUNNING and not kill and not asked:
             client.ask_to_stop(number)

@@ -23,10 +23,12 @@ from dataclasses import dataclass
 from trainshed.base.errors import EXIT_INTERRUPTED
 
 from ...files.grace import CLUSTER_REPORT_SECONDS
-from ...files.run import CANCELLED, Run
+from ...files.run import Run
 from ...job.channels import glob_root
 from ...job.job import ALL_GPUS
 
+# Below the run's folder: the script itself; there where the job is not to be queued again.
+BATCH_SCRIPT, CANCELLED = "slurm/job.sh", "slurm/cancelled"
 FIRST_PORT = 12_000  # of the ranks, by job: nodes may be shared, and two jobs must not meet
 RUNTIMES = ("auto", "pyxis", "apptainer", "none")
 

@@ -7,106 +7,103 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, JobError, Problem, did_you_mean
+from trainshed.base.errors import EXIT_INTERRUPTED, JobError, Problem, did_you_mean
 from trainshed.base.files import remove, write_atomic
-from trainshed.base.secrets import mask_text, new_token
+from trainshed.base.secrets import new_token
 from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, SECRET_NAMES, of_setting
 from trainshed.machine.isolation import isolated
-from trainshed.machine.signals import Interrupted, SignalPipe
+from trainshed.machine.signals import SignalPipe
 
 from ...display.screen import Screen
 from ...display.summary import shown
 from ...files import layout
-from ...files.run import BATCH_SCRIPT, CANCELLED, FOLLOWER, SLURM_NUMBER, Run
+from ...files.run import Run
 from ...files.staging import stage
 from ...job.job import Job
-from ...job.references import secrets_of
+from ...job.places import SLURM, Place, refused
+from ...state.stored import Stored
 from ..processes import inherited
-from ..submission import Submission
+from ..submission import Follow, Queue, Submission
 from .client import Client
-from .following import to_the_end
-from .script import RUNTIMES, Options, batch_script
+from .following import stop_from_elsewhere, to_the_end
+from .script import BATCH_SCRIPT, CANCELLED, RUNTIMES, Options, batch_script
 
 _OURS = ("nodes", "ntasks-per-node", "ntasks", "output", "error", "open-mode", "array", "wrap")  # the script relies on them
 
 BLIND = "the nodes do not see a file system that is mounted here"
 
 
-def run_on_slurm(
-    job: Job,
-    environ: Mapping[str, str],
-    *,
-    dry_run: bool = False,
-    detach: bool = False,
-    again: Run | None = None,
-    started: Callable[[Run], None] | None = None,
-) -> int:
-    """Submits the job, follows it to its end; its exit status.
+class Slurm(Queue):
+    """What acts on Slurm."""
 
-    Args:
-        dry_run: print the batch script, submit nothing.
-        detach: return as soon as Slurm has the job.
-        again: a run that is over and is submitted again, in its own folder, with its checkpoints.
-        started: called when the run has its folder; that stays then, also where the job cannot be submitted.
+    kept = ("SlurmState", "Restarts", "Nodes")
 
-    Raises:
-        JobError: an option is wrong.
-        TrainshedError: the job could not be submitted.
-    """
-    options = read_options(job)
-    screen = Screen()
-    try:
-        if dry_run:
-            run = layout.plan(job, in_containers=False, now=time.time())
-            print(mask_text(script_of(run, options, environ), secrets_of(job, {})), end="")
-            return 0
-        if job.keep_alive:
-            screen.say("warning: keep_alive: nothing is kept for the next run: the job does not run on this machine")
-        return SlurmSubmission(job, options, screen, environ, again, started).run_to_the_end(detach=detach)
-    except Interrupted as error:
-        screen.say(str(error))
-        return EXIT_SIGNAL_BASE + error.number
-    finally:
-        screen.close()
+    def with_flags(self, job: Job, options: Mapping[str, Any]) -> Job:
+        """The job with the options of `--sbatch`."""
+        return with_options(job, options["sbatch"])
+
+    def check(self, job: Job, environ: Mapping[str, str]) -> None:
+        """Raises JobError where an option is wrong."""
+        read_options(job)
+
+    def preview(self, job: Job, environ: Mapping[str, str]) -> str:
+        """The batch script."""
+        return script_of(layout.plan(job, in_containers=False, now=time.time()), read_options(job), environ)
+
+    def submission(
+        self,
+        job: Job,
+        screen: Screen,
+        environ: Mapping[str, str],
+        again: Run | None = None,
+        started: Callable[[Run], None] | None = None,
+    ) -> SlurmSubmission:
+        """The job on its way to sbatch."""
+        return SlurmSubmission(self.place, job, screen, environ, again, started)
+
+    def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
+        """Follows it by the number that sbatch itself has written into the run's folder."""
+        client = Client(environ)
+        client.check()
+        return partial(to_the_end, run, int(stored.ours[SLURM.key]), client)
+
+    def stop(self, stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
+        """With its grace, unless it is to be killed."""
+        stop_from_elsewhere(stored, environ, kill=kill)
 
 
 def with_options(job: Job, pairs: list[str]) -> Job:
     """The job with options of sbatch, NAME=VALUE each, over those that it names."""
-    given = {name.replace("_", "-"): value for name, value in job.places.get("slurm", {}).items()}
+    given = {name.replace("_", "-"): value for name, value in job.places.get(SLURM.name, {}).items()}
     for pair in pairs:
         name, _, value = pair.removeprefix("--").partition("=")
         given[name.replace("_", "-")] = value
-    return replace(job, places={**job.places, "slurm": given}) if pairs else job
+    return replace(job, places={**job.places, SLURM.name: given}) if pairs else job
 
 
 def read_options(job: Job) -> Options:
     """The job's `slurm` mapping. Raises JobError."""
-    problems = [
-        Problem("channels", "Pipe mode needs hosts on this machine", f"{one.name}.input_mode", one.input_mode, "use File")
-        for one in job.channels
-        if one.input_mode == "Pipe"
-    ]
-    if job.instance_groups:
-        hint = "submit one job for each kind, or run it with containers"
-        problems.append(Problem("instance_groups", "Slurm gives a job nodes of one kind here", suggestion=hint))
+    problems = refused(SLURM, job)
     given: dict[str, str] = {}
-    for name, value in job.places.get("slurm", {}).items():
+    for name, value in job.places.get(SLURM.name, {}).items():
         if isinstance(value, (dict, list)):
-            problems.append(Problem("slurm", "must be one value", name))
+            problems.append(Problem(SLURM.name, "must be one value", name))
             continue
         given[name] = "" if value in (True, None) else str(value)
     sbatch = {name.replace("_", "-"): value for name, value in given.items()}
     runtime = sbatch.pop("runtime", "auto")
     if runtime not in RUNTIMES:
         problems.append(
-            Problem("slurm", f"must be one of {', '.join(RUNTIMES)}", "runtime", runtime, did_you_mean(runtime, RUNTIMES))
+            Problem(SLURM.name, f"must be one of {', '.join(RUNTIMES)}", "runtime", runtime, did_you_mean(runtime, RUNTIMES))
         )
     for name in sbatch:
         if not name.replace("-", "").isalnum():
-            problems.append(Problem("slurm", "is not a valid option of sbatch", name))
+            problems.append(Problem(SLURM.name, "is not a valid option of sbatch", name))
         elif name in _OURS:
-            problems.append(Problem("slurm", "is set by trainshed; `instances` says how many nodes", name))
+            problems.append(Problem(SLURM.name, "is set by trainshed; `instances` says how many nodes", name))
     if problems:
         raise JobError(problems)
     return Options(sbatch, runtime)
@@ -124,15 +121,15 @@ class SlurmSubmission(Submission):
 
     def __init__(
         self,
+        place: Place,
         job: Job,
-        options: Options,
         screen: Screen,
         environ: Mapping[str, str],
         again: Run | None = None,
         started: Callable[[Run], None] | None = None,
     ) -> None:
-        super().__init__(job, screen, environ, FOLLOWER, again, started)
-        self.options = options
+        super().__init__(place, job, screen, environ, again, started)
+        self.options = read_options(job)
         self.client = Client(environ)
         self.number = 0
 
@@ -144,7 +141,7 @@ class SlurmSubmission(Submission):
         """The hosts' trees, the batch script, channels that are fetched from here."""
         run, screen = self.run, self.screen
         if self.again is not None:
-            for name in (SLURM_NUMBER, CANCELLED):
+            for name in (SLURM.key_file, CANCELLED):
                 remove(f"{run.folder}/{name}")
         place(run, script_of(run, self.options, self.environ), screen.say)
         stage(run, self.environ, screen.say, status=screen.status, blind=BLIND)
@@ -155,7 +152,7 @@ class SlurmSubmission(Submission):
         environment = {**environment_of(run, self.environ), **secrets}
         self.number = self.client.submit(f"{run.folder}/{BATCH_SCRIPT}", environment, run.folder)
         self.screen.say(f"{run.name}: job {self.number} of Slurm, {job.instances} node(s), in {shown(run.folder)}")
-        self.status.data["Trainshed"] |= {"SlurmJobId": self.number}
+        self.status.data["Trainshed"] |= {SLURM.key: self.number}
         return f"Slurm has the job as number {self.number}"
 
     def follow(self, signals: SignalPipe) -> int:
@@ -173,7 +170,7 @@ def place(run: Run, script: str, say: Callable[[str], None] = lambda _: None) ->
     layout.place(run, interface="", say=say)
     for host in run.hosts:
         os.unlink(f"{host.folder}/input/config/resourceconfig.json")
-    os.makedirs(f"{run.folder}/slurm", exist_ok=True)
+    os.makedirs(f"{run.folder}/{SLURM.name}", exist_ok=True)
     write_atomic(f"{run.folder}/{BATCH_SCRIPT}", script)
 
 

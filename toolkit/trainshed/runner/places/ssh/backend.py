@@ -20,11 +20,12 @@ from trainshed.base.units import size as shown
 from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, of_setting
 from trainshed.machine.isolation import isolated
 
-from ...files.run import SSH_HOSTS, Host, Run
-from ...job.job import SSH, Channel, Job
+from ...files.run import Host, Run
+from ...job.job import Channel, Job
 from ...job.machine_names import parse
+from ...job.places import SSH
 from ...job.references import look_up, secrets_of
-from ..base import DEFAULT_SHM, Exit, RunningHost
+from ..base import DEFAULT_SHM, Exit, Hosts, RunningHost
 from ..copying import Brought
 from .agent import LOST
 from .channel_store import bring, stored
@@ -127,7 +128,7 @@ class Machines:
 
     in_containers = True
     interface = ""
-    place = SSH
+    place = SSH.name
 
     def __init__(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None], *, taken_up: str = "") -> None:
         self.options = read_options(job)
@@ -155,7 +156,7 @@ class Machines:
         ]
         try:
             if self.taken_up:  # one that is out of reach now may come back
-                self.machines = _known(f"{self.taken_up}/{SSH_HOSTS}", connections)
+                self.machines = _known(f"{self.taken_up}/{SSH.sign}", connections)
                 return
             self.machines = look_at(connections, self.options, self.job.image)
             if self.job.image:
@@ -196,6 +197,10 @@ class Machines:
     def pool_obstacle(self) -> str:
         """The pools are on this machine."""
         return "the job does not run on this machine"
+
+    def where(self, job: Job) -> str:
+        """Which machines."""
+        return f"on {some(list(job.machines), 3)}{f', in containers of {job.image}' if job.image else ''}"
 
     def start(self, run: Run) -> list[RunningHost]:
         """Sends each machine what its host needs, starts all, follows them."""
@@ -252,9 +257,9 @@ class Machines:
             }
 
         orders = at_once(lay_out, range(len(by_number)))
-        os.makedirs(os.path.dirname(f"{run.folder}/{SSH_HOSTS}"), exist_ok=True)
+        os.makedirs(os.path.dirname(f"{run.folder}/{SSH.sign}"), exist_ok=True)
         known = {"id": run.id, "machines": [asdict(machine.facts) for machine in self.machines]}
-        write_atomic(f"{run.folder}/{SSH_HOSTS}", json.dumps(known) + "\n")  # whoever takes the run up knows where it is
+        write_atomic(f"{run.folder}/{SSH.sign}", json.dumps(known) + "\n")  # whoever takes the run up knows where it is
 
         def begin(number: int) -> None:
             machine = by_number[number]
@@ -401,7 +406,7 @@ class Machines:
             except SshError as error:
                 self.say(f"warning: {error.message}")
         with suppress(OSError):
-            remove(f"{run.folder}/{SSH_HOSTS}")
+            remove(f"{run.folder}/{SSH.sign}")
         self.started = False
         self._disconnect()
 
@@ -439,14 +444,29 @@ def _known(path: str, connections: list[Connection]) -> list[Machine]:
         raise TrainshedError(f"{path} does not say where the run is: {error}") from error
 
 
-def with_data(job: Job) -> Job:
-    """The job with the channels that are on its machines already."""
-    data = read_options(job).data
-    given = {channel.name: channel for channel in job.channels}
-    for name, path in data.items():
-        channel = given.get(name, Channel(name, path))  # what is here stands for it in other places
-        given[name] = Channel(name, path, content_type=channel.content_type)
-    return replace(job, channels=tuple(given.values())) if data else job
+class Ssh(Hosts):
+    """What acts on machines that are reached by ssh."""
+
+    def prepared(self, job: Job) -> Job:
+        """The job with the channels that are on its machines already."""
+        data = read_options(job).data
+        given = {channel.name: channel for channel in job.channels}
+        for name, path in data.items():
+            channel = given.get(name, Channel(name, path))  # what is here stands for it in other places
+            given[name] = Channel(name, path, content_type=channel.content_type)
+        return replace(job, channels=tuple(given.values())) if data else job
+
+    def check(self, job: Job, environ: Mapping[str, str]) -> None:
+        """Raises JobError where an option is wrong."""
+        read_options(job)
+
+    def backend(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> Machines:
+        """The machines."""
+        return Machines(job, environ, say)
+
+    def taken_up(self, run: Run, environ: Mapping[str, str], say: Callable[[str], None]) -> Machines:
+        """The machines that the run's folder names."""
+        return Machines(run.job, environ, say, taken_up=run.folder)
 
 
 def _gpus(count: int) -> str:

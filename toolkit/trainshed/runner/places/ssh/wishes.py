@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from trainshed.contract.config import CHANNEL_NAME
 
 from ...job.job import Job
-from ..target import Place
+from ...job.places import SSH, refused
+from ..target import PlaceFields
 
 FOLDER = "~/.trainshed"
 TOOLKITS = ("auto", "there", "send")
@@ -45,11 +46,9 @@ class Options:
 
 def read_options(job: Job) -> Options:
     """What the job's `ssh` says, checked. Raises JobError with everything that is wrong."""
-    place = Place(job, "ssh", _KNOWN)
+    place = PlaceFields(job, SSH, _KNOWN)
     if not job.machines:
         place.problem("job.hosts", "is missing: which machines?", "hosts: [user@machine], or --hosts user@a,user@b")
-    if job.network_isolation:
-        place.problem("job.network_isolation", "is not possible here: the machines' containers use their hosts' network")
     options = Options(
         python=place.get("python", str, ""),
         folder=str(place.get("folder", str, FOLDER)).rstrip("/"),
@@ -76,15 +75,14 @@ def read_options(job: Job) -> Options:
         if not path.startswith("/") or "\n" in path:
             place.problem(f"data.{name}", "must be an absolute path on the hosts")
     for channel in job.channels:
-        if channel.input_mode == "Pipe" and channel.name not in options.data:
-            place.problem(f"job.channels.{channel.name}.input_mode", "Pipe does not work over ssh", "use File")
         if channel.access == "rw" and channel.name not in options.data:
             place.problem(f"job.channels.{channel.name}.access", "rw does not work over ssh: a copy would be written to")
+    place.problems += refused(SSH, job, apart=options.data)
     place.done()
     return options
 
 
-def _seconds(place: Place) -> float:
+def _seconds(place: PlaceFields) -> float:
     value = place.values.get("patience", PATIENCE)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 86_400 * 28:
         place.problem("patience", "must be seconds, from 1")

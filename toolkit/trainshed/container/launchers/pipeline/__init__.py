@@ -12,19 +12,19 @@ import json
 from trainshed.contract.distributions import TRAITS
 from trainshed.contract.wire.pipeline import VARIABLE
 
-from ..supervisor.launch_plan import LaunchPlan
-from . import torchrun
-from .amazons_names import with_them
-from .launch import Launcher
+from ...supervisor.launch_plan import LaunchPlan
+from .. import torchrun
+from ..amazons_names import with_them
+from ..launch import Launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..roster.roster import Roster
-    from ..supervisor.watcher import Watcher
-    from .launch import Launch
+    from ...roster.roster import Roster
+    from ...supervisor.watcher import Watcher
+    from ..launch import Launch
 
 
 def plan(launch: Launch) -> LaunchPlan:
@@ -38,7 +38,7 @@ def plan(launch: Launch) -> LaunchPlan:
     launch = launch.replace(environment=environment)
     engine = launch.job.settings.engine
     if engine == "mpi" or (engine == "trainshed" and distribution.asked_by == "sagemaker_mpi_enabled"):
-        from . import mpi
+        from .. import mpi
 
         if engine == "mpi" or mpi.available(environment):
             return mpi.plan(launch).replace(launcher="pipeline")
@@ -66,7 +66,7 @@ def variables(environment: dict[str, str], parameters: dict[str, Any]) -> dict[s
 def _watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> list[Watcher]:
     if plan.mpi is None:
         return []
-    from . import mpi
+    from .. import mpi
 
     return mpi.watchers(plan, roster, say)
 

@@ -1,0 +1,107 @@
+"""The table of places: what each can, and how a package adds one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainshed.base.errors import JobError
+from trainshed.cli import main
+from trainshed.runner.job import places
+from trainshed.runner.job.job import Channel, Distribution, InstanceGroup, Job
+from trainshed.runner.places import acting
+from trainshed.runner.state.stored import Stored
+
+PIPED = Job("job", channels=(Channel("train", "/data", input_mode="Pipe"),))
+
+
+@pytest.fixture
+def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where installed packages lie; `a_place` and `no_place` are added by one of them."""
+    info = tmp_path / "adds-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: adds\nVersion: 1\n")
+    points = "a_place = adds:A_PLACE\nno_place = adds:NO_PLACE\nbroken = adds:MISSING\n"
+    (info / "entry_points.txt").write_text(f"[{places.GROUP}]\n{points}")
+    (tmp_path / "adds.py").write_text(
+        "from trainshed.runner.job.places import Place\n"
+        "A_PLACE = Place('a_place', 'trainshed.runner.places.here:Here', 'A', 'at A', options='options', key='AJob')\n"
+        "NO_PLACE = 7\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    _forget()
+    yield tmp_path
+    _forget()
+
+
+def _forget() -> None:
+    places._added.cache_clear()
+    places._added_names.cache_clear()
+
+
+def test_every_place_of_the_table_can_act() -> None:
+    for place in places.BUILT_IN.values():
+        assert (acting(place).place is place) if place.acts else place.options
+
+
+def test_a_plain_run_asks_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: pytest.fail("asked"))
+
+    assert places.find("here").here and places.of_engine("") is None
+    assert places.of_engine("unix:///run/docker.sock") is None and places.of_engine("podman") is None
+
+
+@pytest.mark.parametrize("place", [places.SLURM, places.RAY, places.SSH, places.KUBERNETES], ids=lambda one: one.name)
+def test_pipe_mode_is_refused_in_the_same_words_by_every_place(place: places.Place) -> None:
+    with pytest.raises(JobError, match=rf"channels.train.input_mode: Pipe mode does not work {place.where} \(use File\)"):
+        places.refuse(place, PIPED)
+
+    assert not places.refused(place, PIPED, apart=["train"])
+
+
+def test_what_a_place_cannot_is_refused_all_at_once() -> None:
+    groups = (InstanceGroup("a"), InstanceGroup("b"))
+    job = Job("job", instances=2, instance_groups=groups, network_isolation=True, distribution=Distribution("mpi"))
+    nothing = places.Place("x", where="at X", can=places.Can(mpi=False, groups=False, isolation=False))
+
+    assert {one.field for one in places.refused(nothing, job)} == {"instance_groups", "network_isolation", "distribution"}
+    assert not places.refused(places.HERE, job)
+
+
+def test_a_package_adds_a_place(added: Path) -> None:
+    assert places.find("a_place").title == "A" and "a_place" in places.names()
+    assert places.has_options("a_place") and not places.has_options("here")
+
+
+@pytest.mark.parametrize(
+    "name, words", [("no_place", "leads to no place"), ("broken", "cannot be loaded"), ("other", "no place")]
+)
+def test_a_place_that_is_none_is_told(added: Path, name: str, words: str) -> None:
+    with pytest.raises(places.UnknownPlace, match=words):
+        places.find(name)
+
+
+def test_a_run_of_an_added_place_is_known_by_its_files(added: Path) -> None:
+    run = Stored("/nowhere", {"Trainshed": {"AJob": "7"}}, {"engine": "a_place"})
+
+    assert run.place.name == "a_place" and run.submitted == "job 7 of A"
+
+
+def test_a_run_is_not_lost_where_its_place_is_no_longer_installed() -> None:
+    run = Stored("/nowhere", {}, {"engine": "gone"})
+
+    assert run.submitted == "on gone, which no package here adds" and not run.lost
+    with pytest.raises(places.UnknownPlace, match="nothing runs jobs at gone"):
+        acting(run.place)
+
+
+def test_on_names_the_places_that_there_are(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    with pytest.raises(SystemExit):
+        main(["run", "train.py", "--on", "slurn"])
+
+    assert "'slurn' must be one of here, kubernetes, ray, slurm, ssh (" in capfd.readouterr().err
