@@ -40,14 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line, also of `trainshed checkpoints`."""
     parser.description = USAGE
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("command", choices=("list", "verify", "prune", "convert"))
-    parser.add_argument("folder")
+    parser.add_argument("command", choices=("list", "verify", "prune", "convert"), help="what to do")
+    parser.add_argument("folder", metavar="FOLDER", help="of checkpoints; for convert one checkpoint")
     parser.add_argument("file", metavar="TARGET", nargs="?", help="for convert")
     parser.add_argument("--json", action="store_true", help="list, verify: print JSON")
-    parser.add_argument("--keep-last", type=int, default=0)
-    parser.add_argument("--keep-every", type=int, default=0)
-    parser.add_argument("--model", default="model", help="for convert, where the checkpoint holds several models")
-    parser.add_argument("--shard-gb", type=float, default=5, help="for convert to a folder: most GB in a file (default: 5)")
+    parser.add_argument("--keep-last", type=int, default=0, metavar="N", help="prune: how many whole ones stay")
+    parser.add_argument(
+        "--keep-every", type=int, default=0, metavar="K", help="prune: those of multiples of this many steps stay, too"
+    )
+    parser.add_argument(
+        "--model", default="model", metavar="NAME", help="for convert, where the checkpoint holds several models"
+    )
+    parser.add_argument(
+        "--shard-gb", type=float, default=5, metavar="GB", help="for convert to a folder: most GB in a file (default: 5)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
