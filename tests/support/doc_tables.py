@@ -14,7 +14,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "toolkit"), str(ROOT / "tests")]
 
-from support.peer_differences import DIFFERENCES  # noqa: E402 (after the path is set)
+from support import reference_job  # noqa: E402 (after the path is set)
+from support.peer_differences import DIFFERENCES  # noqa: E402
+from support.reference_api import api_text  # noqa: E402
+from support.reference_commands import commands_text  # noqa: E402
 from support.spine import place_rows, rows  # noqa: E402
 from trainshed.algorithms import ENDING  # noqa: E402
 from trainshed.algorithms.about import hyperparameter_table  # noqa: E402
@@ -115,6 +118,9 @@ def program_table(name: str) -> Callable[[], str]:
 
 PROGRAMS = sorted(path.name.removesuffix(ENDING) for path in (ROOT / "entrypoints").glob(f"*{ENDING}"))
 TABLES: dict[str, Callable[[], str]] = {
+    "api": api_text,
+    "commands": commands_text,
+    **reference_job.TABLES,
     "built_in": built_in_table,
     "exit_status": exit_status_table,
     "facts": facts_table,

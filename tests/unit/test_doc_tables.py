@@ -6,6 +6,10 @@ from pathlib import Path
 
 from support.doc_tables import BLOCK, TABLES, pages, refreshed
 from support.offenders import check_each
+from support.paths import TOOLKIT
+from support.reference_api import FACES, names_of, prose
+from support.reference_commands import EXAMPLES, commands_text
+from support.sources import source_files
 
 
 def test_the_pages_tables_are_up_to_date() -> None:
@@ -20,3 +24,29 @@ def test_every_table_is_in_a_page() -> None:
     shown = [match[2] for page in pages() for match in BLOCK.finditer(page.read_text())]
 
     assert sorted(shown) == sorted(TABLES)
+
+
+def test_every_public_package_is_in_the_reference_of_names() -> None:
+    said = "\n__all__ = ["
+    packages = [path.parent for path in source_files() if path.name == "__init__.py" and said in path.read_text()]
+    inner = ("compat", "container", "runner.places")  # names of others, and packages that no script imports
+    names = [".".join(path.relative_to(TOOLKIT).parts) for path in packages]
+    public = {name for name in names if not name.startswith(tuple(f"trainshed.{one}" for one in inner))}
+
+    assert public == set(FACES)
+    text = TABLES["api"]()
+    for face in FACES:
+        for name in names_of(face):
+            assert f"\n### {face.removeprefix('trainshed.')}.{name}\n" in text
+
+
+def test_every_example_of_a_command_is_shown() -> None:
+    shown = [line.strip() for line in commands_text().splitlines() if line.startswith("    ")]
+
+    assert sorted(EXAMPLES.values()) == sorted(line for line in shown if line.startswith(("trainshed ", "train ")))
+
+
+def test_a_docstring_becomes_markdown() -> None:
+    doc = "Reads <it>.\n\n    code()\n\nArgs:\n    a, b: what\n        goes on\nReturns:\n    the rest"
+
+    assert prose(doc) == ("Reads &lt;it>.\n\n    code()\n\nArgs:\n\n* `a, b`: what\n  goes on\n\nReturns:\n\n* the rest\n")

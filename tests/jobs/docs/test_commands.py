@@ -20,13 +20,14 @@ from support.paths import DOCS, ROOT, TOOLKIT
 PAGES = [
     ROOT / "README.md",
     *sorted(page for page in DOCS.glob("*.md") if page.stem != "first-five-minutes"),
+    *sorted((DOCS / "reference").glob("*.md")),
     *sorted((ROOT / "examples").glob("*/README.md")),
 ]
 # Commands that are not run, by what they need, and where else that is tested.
 ELSEWHERE = {
     r"^pip install": "a package index; .ci/run and images/",
     r"^make\b|benchmarks/|tests/faults": "minutes to hours: targets of the Makefile, benchmarks",
-    r"^docker\b|--image\b": "Docker: tests/images",
+    r"^docker\b|--image\b|check-image|^train ": "an image: tests/images",
     r"^kubectl|\| (kubectl|aws) |&& aws ": "another program",
     r"doctor --cluster|meeting_place": "other machines: tests/jobs/roster, ssh, parallel",
     r"^trainshed ui\b|^trainshed watch(?!.*--once)": "does not end by itself: tests/jobs/ui, report",
@@ -35,6 +36,8 @@ ELSEWHERE = {
     r"^trainshed profile RUN": "a run that runs: tests/jobs/profiler",
     r"--compiler|--find-batch-size|trainshed.checkpoint ": "torch: tests/jobs/compiler, checkpoint",
     r"run image_classification": "torch: tests/jobs/entrypoints",
+    r"^trainshed runs rm": "what other commands of the page show: tests/jobs/runner",
+    r"^trainshed data bench": "torch: tests/jobs/data",
     r"tune stop|steps stop": "something that runs: tests/jobs/tune, steps",
 }
 CLUSTER = re.compile(r"trainshed run\b.*--on (?!here)")
@@ -104,6 +107,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("reader")
     project = home / "project"
     (project / "data").mkdir(parents=True)
+    (project / "checkpoints").mkdir()
     (project / "data/rows.csv").write_text(
         "age,income\n" + "".join(f"{20 + n},{'low' if n % 3 else 'high'}\n" for n in range(60))
     )

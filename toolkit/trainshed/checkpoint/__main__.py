@@ -11,6 +11,8 @@ import sys
 import time
 
 from trainshed.base.errors import one_line
+from trainshed.base.plain_json import as_json
+from trainshed.base.record import Record
 from trainshed.base.voice import tell
 
 from . import folder as folders
@@ -38,13 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line, also of `trainshed checkpoints`."""
     parser.description = USAGE
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("command", choices=("list", "verify", "prune", "convert"))
-    parser.add_argument("folder")
+    parser.add_argument("command", choices=("list", "verify", "prune", "convert"), help="what to do")
+    parser.add_argument("folder", metavar="FOLDER", help="of checkpoints; for convert one checkpoint")
     parser.add_argument("file", metavar="TARGET", nargs="?", help="for convert")
-    parser.add_argument("--keep-last", type=int, default=0)
-    parser.add_argument("--keep-every", type=int, default=0)
-    parser.add_argument("--model", default="model", help="for convert, where the checkpoint holds several models")
-    parser.add_argument("--shard-gb", type=float, default=5, help="for convert to a folder: most GB in a file (default: 5)")
+    parser.add_argument("--json", action="store_true", help="list, verify: print JSON")
+    parser.add_argument("--keep-last", type=int, default=0, metavar="N", help="prune: how many whole ones stay")
+    parser.add_argument(
+        "--keep-every", type=int, default=0, metavar="K", help="prune: those of multiples of this many steps stay, too"
+    )
+    parser.add_argument(
+        "--model", default="model", metavar="NAME", help="for convert, where the checkpoint holds several models"
+    )
+    parser.add_argument(
+        "--shard-gb", type=float, default=5, metavar="GB", help="for convert to a folder: most GB in a file (default: 5)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,39 +73,67 @@ def run(options: argparse.Namespace) -> int:
         if options.shard_gb <= 0:
             return _fail("--shard-gb must be more than 0")
         return _convert(path, options.file, options.model, int(options.shard_gb * 1e9))
-    return _list(path, options.command == "verify")
+    return _list(path, options.command == "verify", options.json)
 
 
-def _list(path: str, verify: bool) -> int:
+class Row(Record):
+    """A checkpoint in a folder. problem: why it is not whole, "" where it is. created: seconds since the epoch."""
+
+    path: str
+    size: int = 0
+    created: float = 0.0
+    problem: str = ""
+    verified: bool = False
+
+    def line(self) -> str:
+        """The row for a person."""
+        told = f"{self.size / 1e6:10.1f} MB  {_age(self.created)}" + "  verified" * self.verified
+        return f"{os.path.basename(self.path)}  {f'not whole: {self.problem}' if self.problem else told}"
+
+    def facts(self) -> dict[str, object]:
+        """The row for a program."""
+        told = {"name": os.path.basename(self.path), "path": self.path, "step": _step(self.path), "bytes": self.size}
+        return {
+            **told,
+            "created": self.created,
+            "whole": not self.problem,
+            "verified": self.verified,
+            "problem": self.problem,
+        }
+
+
+def _list(path: str, verify: bool, json: bool) -> int:
     checkpoints, skipped = folders.scan(path)
-    rows = {item.path: f"{item.size / 1e6:10.1f} MB  {_age(item.parts[0].created)}" for item in checkpoints}
-    rows |= {item.path: f"not whole: {item.why}" for item in skipped}
-    wrong = len(skipped)
-    for checkpoint in checkpoints if verify else ():
-        try:
-            folders.verify(checkpoint)
-            rows[checkpoint.path] += "  verified"
-        except Damaged as error:
-            rows[checkpoint.path] = f"not whole: {error}"
-            wrong += 1
-    for name in os.listdir(path):
-        if sealed.CHECKPOINTS.step_of(name) is not None:
-            rows[f"{path}/{name}"], bad = _sealed(f"{path}/{name}", verify)
-            wrong += bad
-    for name in sorted(rows, key=_step, reverse=True):
-        print(one_line(f"{os.path.basename(name)}  {rows[name]}"))
-    if not rows:
+    rows = [Row(item.path, problem=item.why) for item in skipped]
+    rows += [_row(item, verify) for item in checkpoints]
+    rows += [_sealed(f"{path}/{name}", verify) for name in os.listdir(path) if sealed.CHECKPOINTS.step_of(name) is not None]
+    rows.sort(key=lambda row: _step(row.path), reverse=True)
+    if json:
+        print(as_json([row.facts() for row in rows]), end="")
+    for row in rows if not json else ():
+        print(one_line(row.line()))
+    if not rows and not json:
         print(one_line(f"no checkpoints in {path}"))
-    return int(verify and wrong > 0)
+    return int(verify and any(row.problem for row in rows))
 
 
-def _sealed(path: str, verify: bool) -> tuple[str, bool]:
-    """The row of a sealed folder that another library has written, and whether the checkpoint is not whole."""
+def _row(found: folders.Found, verify: bool) -> Row:
+    row = Row(found.path, found.size, found.parts[0].created, verified=verify)
+    try:
+        if verify:
+            folders.verify(found)
+    except Damaged as error:
+        return row.replace(problem=str(error), verified=False)
+    return row
+
+
+def _sealed(path: str, verify: bool) -> Row:
+    """The row of a sealed folder that another library has written."""
     try:
         manifest = sealed.check(path) if verify else sealed.open_sealed(path)
     except Damaged as error:
-        return f"not whole: {error}", True
-    return f"{manifest.size / 1e6:10.1f} MB  {_age(manifest.created)}" + "  verified" * verify, False
+        return Row(path, problem=str(error))
+    return Row(path, manifest.size, manifest.created, verified=verify)
 
 
 def _convert(path: str, file: str, model: str, shard_bytes: int) -> int:

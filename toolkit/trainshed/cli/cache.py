@@ -27,6 +27,7 @@ def add_arguments(parser: Parser) -> None:
     what = "what is kept, by folder, what was used last first"
     listed = actions.add_parser("ls", help=f"list {what}", description=f"Lists {what}.")
     listed.add_argument("--files", action="store_true", help="list every file")
+    listed.add_argument("--json", action="store_true", help="print JSON; times in seconds since the epoch")
     what = "what is kept of some addresses, or everything"
     removed = actions.add_parser("rm", help=f"remove {what}", description=f"Removes {what}.")
     removed.add_argument("addresses", nargs="*", metavar="ADDRESS", help="beginning of addresses, like s3://bucket/data/")
@@ -45,7 +46,8 @@ def run(options: Namespace) -> int:
     if cache is None:
         raise TrainshedError(f"{CHANNEL_CACHE} is off: nothing is kept")
     if options.action == "ls":
-        print(_listed(cache, files=options.files), end="")
+        groups = _groups(cache, files=options.files)
+        print(_as_json(cache, groups) if options.json else _listed(cache, groups), end="")
         return EXIT_SUCCESS
     if options.action == "prune":
         count, gone = cache.prune(limit_of(options.to, "--to") if options.to else None)
@@ -54,17 +56,36 @@ def run(options: Namespace) -> int:
     return _removed(cache, options.addresses, everything=options.all)
 
 
-def _listed(cache: Cache, *, files: bool) -> str:
+def _groups(cache: Cache, *, files: bool) -> dict[str, list[Entry]]:
+    """What is kept, by address; what was used last first."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in reversed(cache.entries()):
+        url = entry.url
+        groups.setdefault((url if files else url[: url.rfind("/") + 1]) or "(not known)", []).append(entry)
+    return groups
+
+
+def _as_json(cache: Cache, groups: dict[str, list[Entry]]) -> str:
+    from trainshed.base.plain_json import as_json
+
+    rows = [
+        {
+            "address": address,
+            "bytes": sum(one.size for one in held),
+            "files": len(held),
+            "partial": sum(not one.whole for one in held),
+            "used": max(one.used for one in held),
+        }
+        for address, held in groups.items()
+    ]
+    return as_json({"folder": cache.folder, "limit": cache.limit, "addresses": rows})
+
+
+def _listed(cache: Cache, groups: dict[str, list[Entry]]) -> str:
     import time
 
     from trainshed.base.units import duration, size
 
-    entries = cache.entries()
-    groups: dict[str, list[Entry]] = {}
-    for entry in reversed(entries):
-        url = entry.url
-        address = url if files else url[: url.rfind("/") + 1]
-        groups.setdefault(address or "(not known)", []).append(entry)
     lines = [f"{'SIZE':>8}  {'FILES':>7}  {'USED':<18}  ADDRESS"] if groups else []
     for address, held in groups.items():
         parts = sum(not one.whole for one in held)
@@ -72,7 +93,7 @@ def _listed(cache: Cache, *, files: bool) -> str:
         used = f"{duration(max(0.0, time.time() - max(one.used for one in held)))} ago"
         total = size(sum(one.size for one in held))
         lines.append(f"{total:>8}  {len(held):>7,}  {used:<18}  {one_line(address)}{begun}")
-    total = size(sum(one.size for one in entries))
+    total = size(sum(one.size for held in groups.values() for one in held))
     return "\n".join([*lines, f"{total} of {size(cache.limit)} in {cache.folder}", ""])
 
 

@@ -31,6 +31,7 @@ def add_arguments(parser: Parser) -> None:
     )
     for one in (show, bench):
         one.add_argument("place", metavar="PLACE", help=_PLACE)
+        one.add_argument("--json", action="store_true", help="print JSON")
         one.add_argument("--format", default="", metavar="NAME", help=_FORMAT)
     bench.add_argument("--batch-size", type=_count, default=32, metavar="N", help="samples of a batch (default: 32)")
     bench.add_argument(
@@ -46,7 +47,7 @@ def run(options: Namespace) -> int:
     """Prints; returns the exit status. Raises TrainshedError."""
     files = _files(options.place, options.format)
     if options.command == "show":
-        _show(files)
+        _show_json(files) if options.json else _show(files)
         return EXIT_SUCCESS
     try:
         import torch  # noqa: F401
@@ -79,10 +80,25 @@ def _show(files: Files) -> None:
         print(visible(f"the first: {_described(files[0])}"))
 
 
+def _show_json(files: Files) -> None:
+    from trainshed.base.plain_json import as_json
+
+    held = [{"path": path, "samples": one.records} for path, one in zip(files.paths, files.counted, strict=True)]
+    told = {"name": files.name, "format": files.format.name, "samples": len(files), "bytes": files.bytes, "files": held}
+    print(as_json({**told, "first": _described(files[0]) if len(files) else ""}), end="")
+
+
 def _bench(files: Files, options: Namespace) -> None:
     from trainshed.data.bench import measure
 
     each = files.bytes / max(1, len(files))
+    if options.json:
+        from trainshed.base.plain_json import as_json
+
+        found = [measure(files, options.batch_size, workers, options.seconds) for workers in options.workers]
+        rows = [{**one.plain(), "rate": one.rate, "bytes_per_second": one.rate * each} for one in found]
+        print(as_json({"name": files.name, "batch_size": options.batch_size, "rows": rows}), end="")
+        return
     what = f"{len(files):,} {files.format.name} samples of {size(each)}, batches of {options.batch_size}"
     print(visible(f"{files.name}: {what}"))
     print("workers   samples/s      MB/s   first batch" + ("   the training waits" if options.step_seconds else ""))

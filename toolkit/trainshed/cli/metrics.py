@@ -8,12 +8,13 @@ from argparse import Namespace
 from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER, TrainshedError, visible
 from trainshed.contract.wire.metric_lines import FORMATS
 
-from .parser import Parser
+from .parser import Parser, UsageError
 from .which import run_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from trainshed.metrics.series import Series
 
@@ -34,6 +35,8 @@ def add_arguments(parser: Parser) -> None:
         "test", help="what a job finds in a log; status 1 where a definition does not fit",
         usage="trainshed metrics test LOG [options]",
     )  # fmt: skip
+    for one in (show, test):
+        one.add_argument("--json", action="store_true", help="print the table as JSON")
     test.add_argument("log", help="a file, or `-` for standard input")
     test.add_argument(
         "--definitions", default="", metavar="FILE",
@@ -63,6 +66,11 @@ def _show(options: Namespace) -> int:
         count = write(options.tensorboard, series.values())
         print(visible(f"{count} values of {len(series)} metrics: tensorboard --logdir {options.tensorboard}"))
         return EXIT_SUCCESS
+    if options.json:
+        if options.csv:
+            raise UsageError("--json and --csv cannot be used together")
+        _print_json(series)
+        return EXIT_SUCCESS
     if not options.csv:
         if not series:
             print(f"{stored.name} has no metrics{'' if stored.ended else ' yet'}; docs/metrics.md says where they come from")
@@ -86,20 +94,38 @@ def _test(options: Namespace) -> int:
     scraper = Scraper(_definitions(options), options.format)
     series = series_of([list(scan_file(scraper, _blocks(options.log), time.time()))])
     remarks = scraper.finish()
-    if not series:
-        print("no metrics found")
-    _table(series)
+    if options.json:
+        _print_json(series)
+    else:
+        if not series:
+            print("no metrics found")
+        _table(series)
     for remark in remarks:
-        print(visible(f"warning: {remark}"))
+        print(visible(f"warning: {remark}"), file=sys.stderr if options.json else sys.stdout)
     return EXIT_USER if remarks else EXIT_SUCCESS
+
+
+def _rows(series: dict[str, Series]) -> list[dict[str, Any]]:
+    """The columns of the table, by metric."""
+    rows = []
+    for one in series.values():
+        values = [point.value for point in one.points]
+        ends = {"first": values[0], "last": values[-1], "least": min(values), "most": max(values)}
+        rows.append({"metric": one.name, "values": len(values), **ends})
+    return rows
+
+
+def _print_json(series: dict[str, Series]) -> None:
+    from trainshed.base.plain_json import as_json
+
+    print(as_json(_rows(series)), end="")
 
 
 def _table(series: dict[str, Series]) -> None:
     rows = [["metric", "values", "first", "last", "least", "most"]]
-    for one in series.values():
-        values = [point.value for point in one.points]
-        numbers = (values[0], values[-1], min(values), max(values))
-        rows.append([one.name, str(len(values)), *(f"{value:.6g}" for value in numbers)])
+    for one in _rows(series):
+        name, count, *numbers = one.values()
+        rows.append([name, str(count), *(f"{value:.6g}" for value in numbers)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows if series else []:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]

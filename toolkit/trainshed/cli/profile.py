@@ -25,6 +25,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.epilog = "RUN may also be a job folder (/opt/ml) in which `train` runs."
     parser.add_run(acts=True)
+    parser.add_argument("--json", action="store_true", help="print JSON: all operators that were recorded, in seconds")
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="how many steps (default: 5)")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="whose (default: 0)")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="how long to wait (default: 300)")
@@ -47,6 +48,13 @@ def run(options: Namespace) -> int:
         found, trace = look([profiler_folder(os.path.abspath(f"{options.run}/output"))], request, options.timeout)
     else:
         found, trace = look(folders_of(stored), request, options.timeout, lambda: is_over(stored))
+    if options.json:
+        from trainshed.base.plain_json import as_json
+
+        operators = [one.plain() for one in found.operators]
+        told = {"steps": request.steps, "seconds": found.seconds, "busy": found.busy, "trace": trace}
+        print(as_json({**told, "operators": operators}), end="")
+        return EXIT_SUCCESS
     print(visible(table(found, request.steps)))
     print(visible(f"trace: {trace} (open it at https://ui.perfetto.dev)"))
     return EXIT_SUCCESS

@@ -5,19 +5,11 @@ from __future__ import annotations
 from operator import attrgetter
 
 from support.offenders import check_each
-from support.paths import DOCS
 from trainshed.runner.job.field_parsers import MEANINGS
 from trainshed.runner.job.fields import BY_NAME, FIELDS, every
-from trainshed.runner.job.fields_table import in_page
 from trainshed.runner.job.job import Job, Spot
 
 ROWS = dict(every())
-
-
-def test_the_page_has_the_table_of_this_version() -> None:
-    page = (DOCS / "running.md").read_text()
-
-    assert page == in_page(page), "python -m trainshed.runner.job.fields_table"
 
 
 def test_the_default_of_a_field_is_that_of_the_job() -> None:

@@ -67,11 +67,16 @@ class PipelineSettings(Record):
         go through the ranks and back).
     virtual_stages: stages a rank, for the two with several; the last two have 2.
     optimize: "speed" or "memory"; sets memory_weight's default to 0 or 0.8.
+    memory_weight: weight of memory against time in the partition, 0 to 1.
     memory_limit: MiB that a stage may use; 0 means unlimited.
+    auto_partition: whether a plan says which module is on which stage; else all are on `default_partition`, but those that
+        the script puts elsewhere.
+    default_partition: stage of modules that nothing else says a stage for.
     placement_strategy: "cluster" (neighbouring ranks form a pipeline), "spread", or a permutation of "DPT".
     partition_file: a plan to use; if it does not exist, the plan that is made is written there.
     atomic: modules that are not opened.
     optimizer_states: tensors of a parameter's size that the optimizer keeps (Adam: 2), for the plan's memory.
+    ddp: whether gradients are averaged over the replicas; several replicas need it.
     fp16, bf16: forwards run under autocast of that type; with fp16 the optimizer scales the loss.
     master_weights: besides, parameters are kept in that type, and the optimizer keeps float32 values of them; what Amazon's
         library does for `fp16` and `bf16`. `fp16_params` together with one of them is this, too.
@@ -92,6 +97,7 @@ class PipelineSettings(Record):
     offload_optimizer_state: whether optimizers keep their states in the CPU's memory and step there; on GPUs.
     delayed_parameter_initialization: whether Amazon's `model_creation` builds models whose parameters get their values in
         the first step, each on its own rank; `delayed_initialization()` does so without it.
+    timeout_seconds: how long a rank waits for another one.
     verify: which steps are compared with the undivided model before they end: "changes" (the first one, and the first ones
         of another recorded forward), "first" or "off".
     verify_steps: every how many training steps one is verified besides; 0 for none.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from trainshed.base.errors import one_line
 from trainshed.base.units import duration, size
@@ -28,6 +29,15 @@ def table(pools: Iterable[Standing]) -> str:
         if rows
         else ""
     )
+
+
+def facts(one: Standing) -> dict[str, Any]:
+    """A pool as JSON values; `until` in seconds since the epoch, 0 while it is in use."""
+    run = one.run.get("Name", "") if one.in_use else ""
+    return {
+        "name": one.name, "job": one.job, "in_use": one.in_use, "run": run, "until": one.until,
+        "image": one.shape.image, "bytes": size_of(one.folder), "folder": one.folder,
+    }  # fmt: skip
 
 
 def _told(one: Standing) -> tuple[str, str]:

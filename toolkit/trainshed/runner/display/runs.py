@@ -27,13 +27,23 @@ def table(runs: Iterable[tuple[Stored, Standing]], *, everything: bool) -> str:
     for run, (status, more) in runs:
         if run.ended and not everything:
             continue
-        resources = run.status.get("ResourceConfig") or {}
-        image = (run.status.get("AlgorithmSpecification") or {}).get("TrainingImage", "")
-        kind = "of " + image if image else run.place.hosts
-        hosts = f"{resources.get('InstanceCount', '?')} {kind}"
-        row = (run.name, status, more or "-", ago(run.status.get("CreationTime")), hosts, shown(run.folder))
+        told = facts(run, (status, more))
+        kind = f"of {told['image']}" if told["image"] else run.place.hosts
+        hosts = f"{'?' if told['hosts'] is None else told['hosts']} {kind}"
+        row = (run.name, status, more or "-", ago(told["started"]), hosts, shown(run.folder))
         rows.append(tuple(map(one_line, row)))
     return in_columns(rows)
+
+
+def facts(run: Stored, standing: Standing) -> dict[str, Any]:
+    """`trainshed ps --json`: the same of one run, as JSON values."""
+    status, more = standing
+    resources = run.status.get("ResourceConfig") or {}
+    image = (run.status.get("AlgorithmSpecification") or {}).get("TrainingImage", "")
+    return {
+        "name": run.name, "status": status, "phase": more, "started": run.status.get("CreationTime"),
+        "hosts": resources.get("InstanceCount"), "image": image, "folder": run.folder,
+    }  # fmt: skip
 
 
 def ago(stamp: Any) -> str:

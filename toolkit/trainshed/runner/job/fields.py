@@ -3,7 +3,7 @@
 Made from it: the checker (checker.py, read.py), the JSON schema (schema_json.py), the flags of
 `trainshed run` (flags.py), the translation of CreateTrainingJob requests (request.py), the job file
 that `trainshed clone` writes (write.py), the settings handed to `train` (files/platform_files.py) and
-the table in docs/running.md (fields_table.py).
+the table in docs/reference/job.md (tests/support/reference_job.py).
 
 To add a field:
 
@@ -11,7 +11,7 @@ To add a field:
 2. Where the kind does not say it all, add a function to `MEANINGS` (meanings.py).
 3. Use the attribute where the field takes effect. With `setting`, `train` gets it as that setting.
 4. Add a test for the effect; the tests of the table cover schema, flag, clone and request.
-5. Run `trainshed schema > docs/job.schema.json; python -m trainshed.runner.job.fields_table`.
+5. Run `trainshed schema > docs/job.schema.json; python tests/support/doc_tables.py`.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from typing import Any
 
 from trainshed.base.errors import TrainshedError
+from trainshed.base.plain_json import finite
 from trainshed.base.secrets import mask_leaves, mask_mapping
 from trainshed.contract.wire.fingerprints import in_shape
 from trainshed.runner.state.provenance import Provenance, provenance_of
@@ -62,16 +62,7 @@ def told_of(run: Stored) -> dict[str, Any]:
         "model": {**known.model, **_archive(run)},
         "problems": [labelled.problem] if labelled.problem else [],
     }
-    return _mapping(_finite(told))
-
-
-def _finite(value: Any) -> Any:
-    """With numbers that JSON does not have as texts."""
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return _mapping(finite(told))
 
 
 def _metrics(run: Stored) -> dict[str, dict[str, Any]]:

@@ -25,10 +25,29 @@ from .tuning_step import JOB, parts_with
 
 MOST_STEPS = 200
 LONGEST_NAME = 28  # of a pipeline and of a step: together they name a run, in 63 characters
-FIELDS = ("name", "params", "max_parallel", "steps")
-STEP = (*KINDS, "after", "when")
-REGISTRATION = ("model", "from", "stage", "licence", "note", "metrics")
-_PARALLEL = Field("max_parallel", "whole", "runs beside each other", default=1, low=1, high=100)
+_PARALLEL = Field("max_parallel", "whole", "runs beside each other (default: 1)", default=1, low=1, high=100)
+REGISTRATION = (
+    Field("model", "text", "name of the model in the store", required=True),
+    Field("from", "text", "step whose model it is", required=True),
+    Field("stage", "words", "stages that then point to this version, such as champion"),
+    Field("licence", "text", "licence of the model, like apache-2.0"),
+    Field("note", "text", "a note"),
+    Field("metrics", "words", "steps whose metrics are kept with it"),
+)
+STEP = (
+    Field(RUN, "path", "a job file, or the fields of a job"),
+    Field(TUNE, "path", "a tuning file, or the fields of a tuning job"),
+    Field(CONDITION, "text", "a comparison of numbers and texts, such as `${steps.evaluate.metrics.accuracy} >= 0.9`"),
+    Field(REGISTER, "record", "makes a version in the model store", rows=REGISTRATION),
+    Field("after", "words", "steps that must be over before it, though it uses nothing of theirs"),
+    Field("when", "text", "name of a condition, or `not NAME`; where it does not hold, the step is skipped"),
+)
+FIELDS = (
+    Field("name", "text", "name of the pipeline and its folder (default: the file's)", most=LONGEST_NAME),
+    Field("params", "mapping", "parameters with their values; `--param NAME=VALUE` changes them"),
+    _PARALLEL,
+    Field("steps", "mapping", "steps by name: each has one of run, tune, condition, register", of="record", rows=STEP),
+)
 
 
 def read_pipeline(path: str, environ: Mapping[str, str], given: Mapping[str, str]) -> Pipeline:
@@ -66,7 +85,8 @@ def read_pipeline(path: str, environ: Mapping[str, str], given: Mapping[str, str
     return made
 
 
-def _unknown(fields: Checker, known: tuple[str, ...], what: str) -> None:
+def _unknown(fields: Checker, rows: tuple[Field, ...], what: str) -> None:
+    known = [row.name for row in rows]
     for name in fields.values:
         if name not in known:
             near = did_you_mean(name.lower().replace("-", "_"), known) or f"known: {', '.join(known)}"

@@ -41,6 +41,7 @@ def add_arguments(parser: Parser) -> None:
     what = "check a pipeline's file and show its steps; nothing is started"
     shown = actions.add_parser("show", help=what, description=f"{what.capitalize()}.")
     _add_file(shown)
+    shown.add_argument("--json", action="store_true", help="print JSON")
     shown.add_argument("--svg", default="", metavar="FILE", help="write a picture")
 
     what = "stop a pipeline with its runs; `run` goes on with it"
@@ -65,6 +66,11 @@ def run(options: Namespace) -> int:
         from trainshed.studio.steps.steps_file import read_pipeline
 
         pipeline = read_pipeline(options.file, os.environ, _params(options.param))
+        if options.action == "show" and options.json:
+            from trainshed.base.plain_json import as_json
+
+            print(as_json({"pipeline": pipeline.name, "steps": [box.plain() for box in running.plan(pipeline)]}), end="")
+            return EXIT_SUCCESS
         if options.action == "show":
             return _show(pipeline.name, running.plan(pipeline), options.svg)
         if options.from_step and options.no_cache:
