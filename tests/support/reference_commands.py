@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
-from trainshed.cli import COMMANDS, FAMILIES, RUNS, SCREEN
+from trainshed.cli import FAMILIES, RUNS, SCREEN
+from trainshed.cli.commands import all_commands
 from trainshed.cli.parser import parser_of
 from trainshed.container.main import USAGE as TRAIN
 
@@ -75,7 +76,7 @@ EXAMPLES = {
 def commands_text() -> str:
     """The body of the page."""
     shown = {name for names in SCREEN.values() for name in names}
-    more = [name for name in COMMANDS if name not in {*shown, *FAMILIES, *RUNS}]
+    more = [name for name in all_commands() if name not in {*shown, *FAMILIES, *RUNS}]
     groups = {title.capitalize(): [name for name in names if name not in RUNS] for title, names in SCREEN.items()}
     groups |= {f"The family `{name}`": [name] for name in FAMILIES} | {"More": more}
     return "".join(f"## {title}\n\n{''.join(_command(name) for name in names)}" for title, names in groups.items())
@@ -83,7 +84,7 @@ def commands_text() -> str:
 
 def _command(name: str) -> str:
     if name == "train":
-        return _section("train", COMMANDS[name][1], TRAIN.rstrip().splitlines())
+        return _section("train", all_commands()[name].summary, TRAIN.rstrip().splitlines())
     if name == "runs":
         return "".join(_parsed(f"runs {one}", parser_of(one, "runs")[1]) for one in RUNS)
     return _parsed(name, parser_of(name)[1])

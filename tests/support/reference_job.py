@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from trainshed.steps import steps_file
-from trainshed.tune import tuning_file
-
 from trainshed.contract.wire.pipeline import PipelineSettings
 from trainshed.runner.job.fields import FIELDS, Field
 from trainshed.runner.places import sagemaker
@@ -17,6 +14,8 @@ from trainshed.runner.places.kubernetes import cluster_wishes, manifests
 from trainshed.runner.places.ray import wishes as ray
 from trainshed.runner.places.slurm import script as slurm
 from trainshed.runner.places.ssh import wishes as ssh
+from trainshed.studio.steps import steps_file
+from trainshed.studio.tune import tuning_file
 
 Row = tuple[str, ...]
 _KINDS = {

@@ -75,10 +75,6 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/steps": {*RUNNER_PARTS, "studio/models", "studio/tune"},
     "studio/commands": {*RUNNER_PARTS, *_STUDIO, "metrics", "algorithms", "cli"},
 }
-# Folders that import each other, which this list may only lose.
-KNOW_EACH_OTHER = {
-    "compat/horovod_api/horovod/torch, compat/horovod_api/horovod/torch/elastic",  # Horovod's own folders
-}
 # The runner's rooms, each of which knows those before it.
 RUNNER = ("job", "files", "state", "display", "places", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
@@ -172,10 +168,7 @@ def test_the_core_knows_no_wing() -> None:
 def test_no_two_folders_know_each_other() -> None:
     found = folder_pairs()
 
-    no_offenders(
-        {pair: words for pair, words in found.items() if pair not in KNOW_EACH_OTHER}, "one of the two must be below"
-    )
-    assert found.keys() >= KNOW_EACH_OTHER, "take what has become better from the list"
+    assert not found, f"one of the two must be below: {found}"
 
 
 def test_a_room_of_the_runner_knows_only_those_below_it() -> None:

@@ -22,9 +22,10 @@ EXCEPTIONS = {
     ("contract/settings.py", "pipeline"): "the setting of this name",
     ("contract/wire/pipeline.py", "horovod"): "a key of Amazon's library",
     ("runner/job/write.py", "mpi"): "a key of SageMaker's form of a distribution",
-    ("steps/running.py", "pipeline"): "a pipeline of steps",
-    ("steps/step_runs.py", "pipeline"): "a pipeline of steps",
-    ("steps/tuning_step.py", "pipeline"): "a pipeline of steps",
+    ("studio/steps/running.py", "pipeline"): "a pipeline of steps",
+    ("studio/steps/step_runs.py", "pipeline"): "a pipeline of steps",
+    ("studio/steps/tuning_step.py", "pipeline"): "a pipeline of steps",
+    ("studio/commands/steps/__init__.py", "pipeline"): "a pipeline of steps",
 }
 
 
