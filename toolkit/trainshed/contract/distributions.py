@@ -100,10 +100,10 @@ DISTRIBUTIONS = tuple(traits.name for traits in _TABLE if not traits.flag)
 
 
 def traits_of(name: str) -> DistributionTraits:
-    """The traits of a distribution that is known to be there."""
-    traits = find(name)
-    assert traits is not None, name
-    return traits
+    """The traits of a distribution. Raises LaunchError where it is not there (any more)."""
+    if traits := find(name):
+        return traits
+    raise LaunchError(f"the distribution {name!r} is not one of trainshed's, and no installed package adds it")
 
 
 def find(name: str) -> DistributionTraits | None:
