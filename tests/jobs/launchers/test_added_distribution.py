@@ -33,6 +33,7 @@ def test_a_job_file_names_it(project: Any, search_path: str) -> None:
     done = project.trainshed("run", "job.yaml", PYTHONPATH=search_path)
 
     assert done.status == 0, done.output
+    assert '"local_pool"' in project.trainshed("schema", PYTHONPATH=search_path).stdout
     assert sorted(line.partition("] ")[2] for line in done.output.splitlines() if line.endswith("here")) == [
         "rank 0 of 2 here",
         "rank 1 of 2 here",

@@ -48,7 +48,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "jobs/horovod": ("compat/horovod_api",),
     "jobs/isolation": ("machine/isolation.py", "container/supervisor"),
     "jobs/kubernetes": ("runner/places/kubernetes",),
-    "jobs/launchers": ("container/launchers", "container/cluster", "container/drivers"),
+    "jobs/launchers": ("container/launchers", "container/cluster", "container/drivers", "/examples/plugins/distribution/"),
     "jobs/lineage": ("studio/lineage",),
     "jobs/metrics": ("metrics", "container/metrics_watch.py"),
     "jobs/models": ("studio/models",),

@@ -100,10 +100,10 @@ DISTRIBUTIONS = tuple(traits.name for traits in _TABLE if not traits.flag)
 
 
 def traits_of(name: str) -> DistributionTraits:
-    """The traits of a distribution that is known to be there."""
-    traits = find(name)
-    assert traits is not None, name
-    return traits
+    """The traits of a distribution. Raises LaunchError where it is not there (any more)."""
+    if traits := find(name):
+        return traits
+    raise LaunchError(f"the distribution {name!r} is not one of trainshed's, and no installed package adds it")
 
 
 def find(name: str) -> DistributionTraits | None:
@@ -116,6 +116,13 @@ def owner(field: str) -> str:
     return next(traits.name for traits in _TABLE if field in traits.takes)
 
 
+def added() -> tuple[str, ...]:
+    """The names of the distributions that installed packages add."""
+    from importlib.metadata import entry_points  # slow to load, and few jobs need it
+
+    return tuple(entry.name for entry in entry_points(group=GROUP))
+
+
 @cache
 def plugged_in(name: str) -> Any:
     """The Launcher that an installed package adds under this name; None where none does.
@@ -123,7 +130,7 @@ def plugged_in(name: str) -> Any:
     Raises:
         LaunchError: the package's module cannot be imported, or holds something else there.
     """
-    from importlib.metadata import entry_points  # slow to load, and few jobs need it
+    from importlib.metadata import entry_points
 
     for entry in entry_points(group=GROUP, name=name):
         try:

@@ -11,7 +11,7 @@ import json
 from trainshed.base.errors import Problem, did_you_mean, near_name
 from trainshed.base.record import Record
 
-from .distributions import DISTRIBUTIONS, OTHERS, plugged_in
+from .distributions import DISTRIBUTIONS, OTHERS, added
 from .hyperparameters import ARGV_STYLES, decode_value
 from .wire.compile_plan import BACKENDS, MODES, SWITCHES
 from .wire.metric_lines import SOURCES
@@ -208,10 +208,11 @@ def _check(key: str, value: Any, written: Any) -> Any:
             return "on" if value else "off"
         if value in CHOICES[key]:
             return value
-        if key == "distribution" and plugged_in(str(value)):
-            return value
-        near = did_you_mean(str(value), CHOICES[key])
         others = f", {OTHERS}" if key == "distribution" else ""
+        more = added() if others else ()
+        if value in more:
+            return value
+        near = did_you_mean(str(value), [*CHOICES[key], *more])
         return Problem("", f"must be one of {', '.join(CHOICES[key])}{others}", value=str(written), suggestion=near)
     if key in RANGES:
         low, high = RANGES[key]

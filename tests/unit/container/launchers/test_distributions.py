@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import metadata
+from types import SimpleNamespace
+
 import pytest
 
 from trainshed.base.errors import LaunchError
@@ -21,8 +25,6 @@ def looked_up_anew() -> None:
 
 def adds(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """An installed package adds a distribution."""
-    from importlib import metadata
-
     entry = metadata.EntryPoint(name, value, distributions.GROUP)
     monkeypatch.setattr(metadata, "entry_points", lambda **wanted: [entry] if wanted["name"] == name else [])
 
@@ -44,9 +46,11 @@ def test_the_setting_takes_them() -> None:
 
 def test_a_package_adds_a_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     adds(monkeypatch, "pool", f"{__name__}:POOL")
-    monkeypatch.setitem(__import__("sys").modules, __name__, __import__("types").SimpleNamespace(POOL=POOL))
+    monkeypatch.setitem(sys.modules, __name__, SimpleNamespace(POOL=POOL))  # pytest does not keep it there
 
     assert launcher_of("pool") is POOL and traits_of("pool") is POOL.traits
+    with pytest.raises(LaunchError, match=r"^the distribution 'pond' is not one of trainshed's, and no installed package"):
+        launcher_of("pond")
 
 
 @pytest.mark.parametrize(

@@ -81,15 +81,18 @@ class Checker:
         return node.text
 
     def choice(
-        self, name: str, choices: Iterable[str], default: str, is_known: Callable[[str], object] | None = None
+        self, name: str, choices: Iterable[str], default: str, added: Callable[[], Iterable[str]] | None = None
     ) -> str:
-        """One of a few words, or another one that is known; the nearest one is suggested."""
+        """One of a few words, or one that installed packages add; the nearest one is suggested."""
         choices = list(choices)
         value = self.text(name, default)
-        if value in choices or value == default or (is_known and is_known(value)):
+        if value in choices or value == default:
             return value
-        near = did_you_mean(value.lower(), choices)
-        others = f", {OTHERS}" if is_known else ""
+        more = list(added()) if added else []
+        if value in more:
+            return value
+        near = did_you_mean(value.lower(), [*choices, *more])
+        others = f", {OTHERS}" if added else ""
         self.problem(name, f"must be one of {', '.join(choices)}{others}", near)
         return default
 
@@ -245,7 +248,7 @@ class Checker:
 
 _KINDS: dict[str, Callable[[Checker, Field], Any]] = {
     "text": lambda fields, row: fields.text(row.name, row.default),
-    "choice": lambda fields, row: fields.choice(row.name, row.choices, row.default, row.is_known),
+    "choice": lambda fields, row: fields.choice(row.name, row.choices, row.default, row.added),
     "whole": Checker.whole,
     "number": Checker.number,
     "size": lambda fields, row: fields.size(row.name),

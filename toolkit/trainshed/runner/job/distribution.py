@@ -42,7 +42,8 @@ def _check(fields: Checker, distribution: Distribution) -> None:
         fields.problem("processes_per_host", f"has no meaning for the distribution {kind!r}", traits.counted_by)
     for name in ("accelerate", "parameters", "roles", "servers"):
         if getattr(distribution, name) and name not in traits.takes:
-            fields.problem(name, f"is for the distribution {owner(name)!r}", value="")
+            hint = "leave kind out, or write torchrun" if name == "accelerate" else ""
+            fields.problem(name, f"is for the distribution {owner(name)!r}", hint, value="")
 
 
 def _roles(fields: Checker, name: str) -> dict[str, int]:

@@ -17,7 +17,7 @@ To add a field:
 from __future__ import annotations
 
 from trainshed.base.record import Record
-from trainshed.contract.distributions import DEFAULT, OTHERS, TRAITS, plugged_in
+from trainshed.contract.distributions import DEFAULT, OTHERS, TRAITS, added
 from trainshed.contract.hyperparameters import ARGV_STYLES
 from trainshed.contract.settings import ENGINES, FINGERPRINTS, REDUCTIONS, SERVERS
 from trainshed.contract.wire import compile_plan
@@ -55,7 +55,7 @@ class Field(Record):
     default: the value where the field is absent; `clone` leaves it out.
     low, high: bounds of numbers, and of durations in seconds, both allowed.
     choices: words allowed; for a number, words allowed instead of one.
-    is_known: says whether an installed package adds a word to them.
+    added: the words that installed packages add to them.
     pattern: regular expression for the whole text.
     most: characters of a text, entries of a mapping or list; 0 for no limit.
     of: kind of the values of a mapping: "any" JSON value, "text", or "record" (with `rows`).
@@ -77,7 +77,7 @@ class Field(Record):
     low: float = 0
     high: float = 0
     choices: tuple[str, ...] = ()
-    is_known: Callable[[str], object] | None = None
+    added: Callable[[], Iterable[str]] | None = None
     pattern: str = ""
     most: int = 0
     of: str = "any"
@@ -162,7 +162,7 @@ DISTRIBUTION = _kept(
     "distribution.",
     Field(
         "kind", "choice", "how ranks are started: script is one process a host", default=DEFAULT,
-        choices=tuple(TRAITS), is_known=plugged_in,
+        choices=tuple(TRAITS), added=added,
         flags=("--distribution",), metavar="KIND", group="place",
         flag_help=f"{', '.join(TRAITS)}, {OTHERS} (default: {DEFAULT})",
     ),

@@ -65,7 +65,7 @@ def _text(row: Field) -> dict[str, Any]:
 def _choice(row: Field) -> dict[str, Any]:
     # `true` without quotes is the word "true" to the reader and a boolean to an editor.
     booleans = [True, False] if "true" in row.choices else []
-    return {"enum": [*row.choices, *booleans]}
+    return {"enum": [*row.choices, *(row.added() if row.added else ()), *booleans]}
 
 
 def _whole(row: Field) -> dict[str, Any]:

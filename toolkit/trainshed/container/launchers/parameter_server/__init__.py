@@ -23,12 +23,8 @@ from .servers_watcher import ServersWatcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from trainshed.contract.cluster import Cluster
 
-    from ...roster.roster import Roster
-    from ...supervisor.watcher import Watcher
     from ..launch import Launch
 
 KIND = "parameter_server"
@@ -175,12 +171,13 @@ def _for_torch(cluster: Cluster, processes: int) -> dict[str, str]:
     return {**values, "TP_SOCKET_IFNAME": cluster.interface} if cluster.interface else values
 
 
-def _watchers(plan: LaunchPlan, roster: Roster, _: Callable[[str], None]) -> list[Watcher]:
-    return [ServersWatcher(len(roster.names), plan.grace_seconds, roster)]
-
-
 def _describe(_: Cluster, plan: LaunchPlan) -> str:
     return f"{len(plan.processes)} of the job's {plan.processes[0].env['WORLD_SIZE']} processes are on this host"
 
 
-LAUNCHER = Launcher(TRAITS[KIND], plan, _watchers, describe=_describe)
+LAUNCHER = Launcher(
+    TRAITS[KIND],
+    plan,
+    watchers=lambda plan, roster, _: [ServersWatcher(len(roster.names), plan.grace_seconds, roster)],
+    describe=_describe,
+)

@@ -21,13 +21,9 @@ from .ray_watcher import JOINED, RayWatcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from trainshed.base.check import Check
     from trainshed.contract.cluster import Cluster
 
-    from ...roster.roster import Roster
-    from ...supervisor.watcher import Watcher
     from ..launch import Launch
 
 KIND = "ray"
@@ -126,10 +122,6 @@ def _objects(cluster: Cluster, folder: str) -> tuple[tuple[str, ...], tuple[str,
     )
 
 
-def _watchers(plan: LaunchPlan, roster: Roster, _: Callable[[str], None]) -> list[Watcher]:
-    return [RayWatcher(plan, roster)]
-
-
 def _check(plan: LaunchPlan) -> list[Check]:
     """Whether the script's Python has Ray, and what its plan says of shared memory."""
     import subprocess
@@ -152,4 +144,4 @@ def _describe(cluster: Cluster, _: LaunchPlan) -> str:
     return f"{script}, which has {len(cluster.hosts)} host(s)"
 
 
-LAUNCHER = Launcher(TRAITS[KIND], plan, _watchers, _check, _describe)
+LAUNCHER = Launcher(TRAITS[KIND], plan, lambda plan, roster, _: [RayWatcher(plan, roster)], _check, _describe)
