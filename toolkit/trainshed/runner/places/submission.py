@@ -21,8 +21,10 @@ from trainshed.base.secrets import mask_text
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ..display.screen import Screen
+from ..display.summary import render
 from ..files import layout
-from ..files.ending import Verdict
+from ..files.collect import collect, settled
+from ..files.ending import Ending, Verdict
 from ..files.metrics import Metrics
 from ..files.run import Run
 from ..job.job import Job
@@ -30,6 +32,7 @@ from ..job.places import Place
 from ..job.references import look_up, secrets_of
 from ..state import index
 from ..state.job_json import described
+from ..state.records import phases_of
 from ..state.status import StatusFile
 from ..state.stored import Stored, load
 from .base import Acting
@@ -263,6 +266,16 @@ def claim(folder: str, lock: str) -> int | None:
         return hold(f"{folder}/{lock}")
     except OSError as error:
         raise TrainshedError(f"cannot follow the job: {error.filename or folder}: {error.strerror}") from error
+
+
+def finish(run: Run, verdict: Verdict, ending: Ending, status: StatusFile, metrics: Metrics, screen: Screen) -> int:
+    """Collects what a job has left in its folder, writes the last status, shows the summary; the job's exit status."""
+    status.to("Uploading")
+    archives = collect(run, verdict, screen.status)
+    verdict = settled(verdict, archives)
+    status.ended(verdict, ending, metrics, archives[0].path, archives)
+    screen.block(render(run, verdict, phases_of(run.hosts), metrics, archives, time.time() - run.started))
+    return verdict.exit_code
 
 
 def status_of(stored: Stored, run: Run, secrets: tuple[str, ...], kept: tuple[str, ...]) -> StatusFile:
