@@ -11,7 +11,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from trainshed.base.files import remove
@@ -53,37 +53,6 @@ LOST = 128 + signal.SIGKILL  # a process that has left no exit status
 SCRIPT = 'pid=$1/pid exit=$1/exit log=$2; shift 2; "$@" >"$log" 2>&1 & echo $! >"$pid"; wait $!; echo $? >"$exit"'
 
 
-class NohupQueue(Queue):
-    """What acts there."""
-
-    def check(self, job: Job, environ: Mapping[str, str]) -> None:
-        """Raises JobError where an option is wrong, or the job asks for what the place cannot do."""
-        command_of(job)
-
-    def preview(self, job: Job, environ: Mapping[str, str]) -> str:
-        """The command line."""
-        return f"nohup {shlex.join(command_of(job))} &\n"
-
-    def submission(
-        self,
-        job: Job,
-        screen: Screen,
-        environ: Mapping[str, str],
-        again: Run | None = None,
-        started: Callable[[Run], None] | None = None,
-    ) -> Submission:
-        """The job on its way."""
-        return InBackground(self.place, job, screen, environ, again, started)
-
-    def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
-        """Follows a job whose follower has ended."""
-        return partial(to_the_end, run)
-
-    def stop(self, stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
-        """Asks a job to end that another process follows."""
-        send(stored.folder, signal.SIGKILL if kill else signal.SIGTERM)
-
-
 class InBackground(Submission):
     """One job, from its folder to its start."""
 
@@ -120,6 +89,28 @@ class InBackground(Submission):
     def follow(self, signals: SignalPipe) -> int:
         """Until it is over."""
         return to_the_end(self.run, self.screen, signals, self.status)
+
+
+class NohupQueue(Queue):
+    """What acts there."""
+
+    submits = InBackground
+
+    def check(self, job: Job, environ: Mapping[str, str]) -> None:
+        """Raises JobError where an option is wrong, or the job asks for what the place cannot do."""
+        command_of(job)
+
+    def preview(self, job: Job, environ: Mapping[str, str]) -> str:
+        """The command line."""
+        return f"nohup {shlex.join(command_of(job))} &\n"
+
+    def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
+        """Follows a job whose follower has ended."""
+        return partial(to_the_end, run)
+
+    def stop(self, stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
+        """Asks a job to end that another process follows."""
+        send(stored.folder, signal.SIGKILL if kill else signal.SIGTERM)
 
 
 def command_of(job: Job) -> list[str]:

@@ -35,7 +35,7 @@ from ..state.job_json import described
 from ..state.records import phases_of
 from ..state.status import StatusFile
 from ..state.stored import Stored, load
-from .base import Acting
+from .base import NOT_HERE, Acting
 
 Follow = Callable[[Screen, SignalPipe, StatusFile], int]  # follows a job to its end; its exit status
 
@@ -155,25 +155,16 @@ class Submission(ABC):
 class Queue(Acting, ABC):
     """A place that has a job from its submission on, whoever follows it.
 
+    submits: a job on its way there.
     kept: fields of `status.json` beside the place's own that stay where a job is taken up again.
     """
 
+    submits: type[Submission]
     kept: tuple[str, ...] = ()
 
     @abstractmethod
     def preview(self, job: Job, environ: Mapping[str, str]) -> str:
         """What would be submitted, for `--dry-run`. Raises JobError."""
-
-    @abstractmethod
-    def submission(
-        self,
-        job: Job,
-        screen: Screen,
-        environ: Mapping[str, str],
-        again: Run | None = None,
-        started: Callable[[Run], None] | None = None,
-    ) -> Submission:
-        """The job on its way there. Raises JobError."""
 
     @abstractmethod
     def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
@@ -216,8 +207,8 @@ class Queue(Acting, ABC):
                 print(mask_text(self.preview(job, environ), secrets_of(job, {})), end="")
                 return 0
             if job.keep_alive:
-                screen.say("warning: keep_alive: nothing is kept for the next run: the job does not run on this machine")
-            return self.submission(job, screen, environ, again, started).run_to_the_end(detach=detach)
+                screen.say(f"warning: keep_alive: nothing is kept for the next run: {NOT_HERE}")
+            return self.submits(self.place, job, screen, environ, again, started).run_to_the_end(detach=detach)
         except Interrupted as error:
             screen.say(str(error))
             return EXIT_SIGNAL_BASE + error.number
