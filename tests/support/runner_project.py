@@ -90,7 +90,7 @@ class Project:
                     stream.close()
         for path in self.folder.glob("runs/*/status.json"):  # those that run in the background
             told = json.loads(path.read_text())["Trainshed"]
-            if identity.is_alive(told["Runner"]):
+            if identity.is_alive(told.get("Runner")):
                 os.kill(told["Runner"]["Pid"], signal.SIGKILL)
             end_leftovers(told["RunId"], LIMIT)
 

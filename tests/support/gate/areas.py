@@ -63,7 +63,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "jobs/restarts": ("container/restarts.py", "container/shared_restarts.py", "container/attempts.py"),
     "jobs/roster": ("container/roster", "container/doctor"),
     "jobs/rules": ("studio/rules", "container/rules_watch.py"),
-    "jobs/runner": ("runner", "cli", "studio/commands", "container/demo.py"),
+    "jobs/runner": ("runner", "cli", "studio/commands", "container/demo.py", "/examples/plugins/place/"),
     "jobs/slurm": ("runner/places/slurm",),
     "jobs/ssh": ("runner/places/ssh",),
     "jobs/steps": ("studio/steps",),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.paths import TOOLKIT
 from trainshed.base.errors import JobError
 from trainshed.cli import main
 from trainshed.runner.job import places
@@ -53,6 +56,20 @@ def test_a_plain_run_asks_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert places.find("here").here and places.of_engine("") is None
     assert places.of_engine("unix:///run/docker.sock") is None and places.of_engine("podman") is None
+
+
+def test_a_run_here_loads_nothing_of_other_places(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    code = (
+        "import sys; from trainshed.cli import main; assert not main(['run', 'train.py', '--dry-run']);"
+        "print('LOADED', *(name for name in sys.modules if name.startswith('trainshed.runner.places.')))"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(TOOLKIT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    loaded = {name.split(".")[3] for name in done.stdout.partition("LOADED")[2].split()}
+
+    assert {"here", "processes"} <= loaded, done.stderr
+    assert not loaded & {"ssh", "ray", "slurm", "kubernetes", "sagemaker", "containers"}
 
 
 @pytest.mark.parametrize("place", [places.SLURM, places.RAY, places.SSH, places.KUBERNETES], ids=lambda one: one.name)

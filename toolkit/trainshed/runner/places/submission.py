@@ -21,8 +21,10 @@ from trainshed.base.secrets import mask_text
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ..display.screen import Screen
+from ..display.summary import render
 from ..files import layout
-from ..files.ending import Verdict
+from ..files.collect import collect, settled
+from ..files.ending import Ending, Verdict
 from ..files.metrics import Metrics
 from ..files.run import Run
 from ..job.job import Job
@@ -30,9 +32,10 @@ from ..job.places import Place
 from ..job.references import look_up, secrets_of
 from ..state import index
 from ..state.job_json import described
+from ..state.records import phases_of
 from ..state.status import StatusFile
 from ..state.stored import Stored, load
-from .base import Acting
+from .base import NOT_HERE, Acting
 
 Follow = Callable[[Screen, SignalPipe, StatusFile], int]  # follows a job to its end; its exit status
 
@@ -152,25 +155,16 @@ class Submission(ABC):
 class Queue(Acting, ABC):
     """A place that has a job from its submission on, whoever follows it.
 
+    submits: a job on its way there.
     kept: fields of `status.json` beside the place's own that stay where a job is taken up again.
     """
 
+    submits: type[Submission]
     kept: tuple[str, ...] = ()
 
     @abstractmethod
     def preview(self, job: Job, environ: Mapping[str, str]) -> str:
         """What would be submitted, for `--dry-run`. Raises JobError."""
-
-    @abstractmethod
-    def submission(
-        self,
-        job: Job,
-        screen: Screen,
-        environ: Mapping[str, str],
-        again: Run | None = None,
-        started: Callable[[Run], None] | None = None,
-    ) -> Submission:
-        """The job on its way there. Raises JobError."""
 
     @abstractmethod
     def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
@@ -213,8 +207,8 @@ class Queue(Acting, ABC):
                 print(mask_text(self.preview(job, environ), secrets_of(job, {})), end="")
                 return 0
             if job.keep_alive:
-                screen.say("warning: keep_alive: nothing is kept for the next run: the job does not run on this machine")
-            return self.submission(job, screen, environ, again, started).run_to_the_end(detach=detach)
+                screen.say(f"warning: keep_alive: nothing is kept for the next run: {NOT_HERE}")
+            return self.submits(self.place, job, screen, environ, again, started).run_to_the_end(detach=detach)
         except Interrupted as error:
             screen.say(str(error))
             return EXIT_SIGNAL_BASE + error.number
@@ -263,6 +257,16 @@ def claim(folder: str, lock: str) -> int | None:
         return hold(f"{folder}/{lock}")
     except OSError as error:
         raise TrainshedError(f"cannot follow the job: {error.filename or folder}: {error.strerror}") from error
+
+
+def finish(run: Run, verdict: Verdict, ending: Ending, status: StatusFile, metrics: Metrics, screen: Screen) -> int:
+    """Collects what a job has left in its folder, writes the last status, shows the summary; the job's exit status."""
+    status.to("Uploading")
+    archives = collect(run, verdict, screen.status)
+    verdict = settled(verdict, archives)
+    status.ended(verdict, ending, metrics, archives[0].path, archives)
+    screen.block(render(run, verdict, phases_of(run.hosts), metrics, archives, time.time() - run.started))
+    return verdict.exit_code
 
 
 def status_of(stored: Stored, run: Run, secrets: tuple[str, ...], kept: tuple[str, ...]) -> StatusFile:

@@ -101,8 +101,9 @@ class Stored:
 
     def _job_at(self, place: Place) -> str:
         """What a place calls its job, "" for a run that has none there."""
-        job = None if self.copied or not place.key else self.ours.get(place.key)
-        return one_line(str(job)) if isinstance(job, (int, str)) and re.fullmatch(place.pattern, str(job)) else ""
+        job = self.ours.get(place.key) if place.key else None
+        good = isinstance(job, (int, str)) and re.fullmatch(place.pattern, str(job)) is not None
+        return one_line(str(job)) if good and not self.copied else ""
 
     @property
     def elsewhere(self) -> str:

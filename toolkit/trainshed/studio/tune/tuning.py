@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainshed.runner.job.job import Job
-from trainshed.runner.job.places import BUILT_IN, HERE
+from trainshed.runner.job.places import BUILT_IN, HERE, known
 
 from .space import Parameter
 
@@ -18,8 +18,14 @@ LAST, BEST = "last", "best"
 OFF, MEDIAN, ASHA = "off", "median", "asha"
 STEP, EPOCH, REPORT = "step", "epoch", "report"
 IDENTICAL, TRANSFER = "identical", "transfer"
-PLACES = tuple(place.name for place in BUILT_IN.values() if place.acts and place.can.tune)
+PLACES = tuple(place.name for place in BUILT_IN.values() if place.acts and place.can.tune)  # beside those of packages
 MOST_FAILED = 5
+
+
+def runs_trials(place: str) -> bool:
+    """Whether there is a place of this name, and trials may run there."""
+    found = known(place)
+    return found is not None and bool(found.acts) and found.can.tune
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ from .tuning import (
     Strategy,
     Tuning,
     WarmStart,
+    runs_trials,
 )
 from .tuning_request import is_tuning_request, translated
 
@@ -412,7 +413,8 @@ def checked_limits(changes: Mapping[str, Node]) -> dict[str, Any]:
 
 
 def _place(fields: Checker, job: Job, environ: Mapping[str, str], problems: list[Problem]) -> str:
-    place: str = fields.read(_BY_NAME["on"])
+    given = fields.text("on", HERE.name)
+    place: str = given if runs_trials(given) else fields.read(_BY_NAME["on"])  # which refuses it
     try:
         acting(find(place)).check(job, environ)
     except JobError as error:

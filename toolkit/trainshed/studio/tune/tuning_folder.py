@@ -38,7 +38,7 @@ from trainshed.runner.state.stored import load
 
 from .space import CATEGORICAL, KINDS, LOG, REVERSE_LOG, Parameter
 from .trial import IN_PROGRESS, Trial, trial_of
-from .tuning import MAXIMIZE, MINIMIZE, PLACES, POPULATION, SAMPLERS, STRATEGIES, Tuning
+from .tuning import MAXIMIZE, MINIMIZE, POPULATION, SAMPLERS, STRATEGIES, Tuning, runs_trials
 
 TUNES = "tunes"
 FORMAT = 1
@@ -308,7 +308,7 @@ def _check_bounds(tuning: Tuning) -> None:
         good
         and all(one.goal in (MINIMIZE, MAXIMIZE) for one in tuning.objectives)
         and bool(tuning.space)
-        and tuning.place in PLACES
+        and runs_trials(tuning.place)
     )
     for one in tuning.space:
         good = good and one.kind in KINDS and one.low <= one.high and (one.kind != CATEGORICAL or bool(one.categories))

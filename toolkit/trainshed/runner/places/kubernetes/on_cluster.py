@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from ...files.ending import Ending, HostEnd, Verdict
 from ...files.metrics import Metrics
 from ...files.run import Run
 from ...job.job import Job
-from ...job.places import KUBERNETES, Place
+from ...job.places import KUBERNETES
 from ...state.status import StatusFile
 from ...state.stored import Stored
 from ..submission import Follow, Queue, Submission
@@ -41,70 +41,14 @@ KEPT_SECONDS = 7 * 86_400  # that a finished job stays in the cluster where nobo
 _PLURALS = {"Job": "jobs", "JobSet": "jobsets", "ConfigMap": "configmaps", "Secret": "secrets", "Service": "services"}
 
 
-class Kubernetes(Queue):
-    """What acts in a cluster."""
-
-    def check(self, job: Job, environ: Mapping[str, str]) -> None:
-        """Raises JobError where an option is wrong."""
-        read_options(job)
-
-    def preview(self, job: Job, environ: Mapping[str, str]) -> str:
-        """The manifests."""
-        made = of_run(job, _started(layout.plan(job, in_containers=True, now=time.time()), 1))
-        return to_yaml([*_secrets(made, dict.fromkeys(made.secrets, MASK)), *made.objects])
-
-    def submission(
-        self,
-        job: Job,
-        screen: Screen,
-        environ: Mapping[str, str],
-        again: Run | None = None,
-        started: Callable[[Run], None] | None = None,
-    ) -> ClusterSubmission:
-        """The job on its way to the cluster."""
-        return ClusterSubmission(self.place, job, screen, environ, again, started)
-
-    def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
-        """Follows it in the cluster that its submission has noted."""
-        api, place, options = _reached(stored, run, environ)
-        api.ask("GET", "/version")
-
-        def follow(screen: Screen, signals: SignalPipe, status: StatusFile) -> int:
-            if _known(stored.folder).get("whole"):
-                return _to_the_end(run, place, api, options, screen, signals, status, fresh=False)
-            delete(api, place)
-            verdict = Verdict("Failed", "Failed", 1, reason="whoever submitted it was killed before the job could start")
-            status.ended(verdict, None, Metrics.of(()), "")
-            screen.say(verdict.reason)
-            return verdict.exit_code
-
-        return follow
-
-    def stop(self, stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
-        """Deletes the job in the cluster; its pods get their grace."""
-        api, place, _ = _reached(stored, stored.run(), environ)
-        delete(api, place)
-
-
 class ClusterSubmission(Submission):
     """One job on its way to a cluster, and to its end."""
 
     in_containers = True
 
-    def __init__(
-        self,
-        place: Place,
-        job: Job,
-        screen: Screen,
-        environ: Mapping[str, str],
-        again: Run | None = None,
-        started: Callable[[Run], None] | None = None,
-    ) -> None:
-        super().__init__(place, job, screen, environ, again, started)
-        self.options = read_options(job)
-
     def check(self) -> None:
         """Whether the manifests can be made, the cluster answers, and has what the job asks for."""
+        self.options = read_options(self.job)
         of_run(self.job, Started("x", "", "x"))  # its problems, before the run has a folder
         self.api = ApiServer(self.options, self.environ)
         for path in ("/apis/batch/v1/namespaces/{}/jobs", "/api/v1/namespaces/{}/pods"):
@@ -206,6 +150,42 @@ class ClusterSubmission(Submission):
                     raise
                 self.screen.say(f"{error.message}: trying again")
                 time.sleep(2)
+
+
+class Kubernetes(Queue):
+    """What acts in a cluster."""
+
+    submits = ClusterSubmission
+
+    def check(self, job: Job, environ: Mapping[str, str]) -> None:
+        """Raises JobError where an option is wrong."""
+        read_options(job)
+
+    def preview(self, job: Job, environ: Mapping[str, str]) -> str:
+        """The manifests."""
+        made = of_run(job, _started(layout.plan(job, in_containers=True, now=time.time()), 1))
+        return to_yaml([*_secrets(made, dict.fromkeys(made.secrets, MASK)), *made.objects])
+
+    def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
+        """Follows it in the cluster that its submission has noted."""
+        api, place, options = _reached(stored, run, environ)
+        api.ask("GET", "/version")
+
+        def follow(screen: Screen, signals: SignalPipe, status: StatusFile) -> int:
+            if _known(stored.folder).get("whole"):
+                return _to_the_end(run, place, api, options, screen, signals, status, fresh=False)
+            delete(api, place)
+            verdict = Verdict("Failed", "Failed", 1, reason="whoever submitted it was killed before the job could start")
+            status.ended(verdict, None, Metrics.of(()), "")
+            screen.say(verdict.reason)
+            return verdict.exit_code
+
+        return follow
+
+    def stop(self, stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
+        """Deletes the job in the cluster; its pods get their grace."""
+        api, place, _ = _reached(stored, stored.run(), environ)
+        delete(api, place)
 
 
 def _reached(stored: Stored, run: Run, environ: Mapping[str, str]) -> tuple[ApiServer, ClusterJob, Options]:

@@ -24,7 +24,7 @@ from ...files.run import Run
 from ...job.job import Job
 from ...job.places import RAY
 from ...job.references import look_up
-from ..base import Exit, Hosts, RunningHost
+from ..base import BLIND, NOT_HERE, Exit, Hosts, RunningHost
 from .driver import Order, RayError
 from .wishes import read_options, with_address
 
@@ -164,11 +164,11 @@ class RayHosts:
 
     def mount_obstacle(self) -> str:
         """The nodes are other machines."""
-        return "the nodes of a Ray cluster do not see a file system that is mounted here"
+        return BLIND
 
     def pool_obstacle(self) -> str:
         """The pools are on this machine."""
-        return "the job does not run on this machine"
+        return NOT_HERE
 
     def where(self, job: Job) -> str:
         """How many hosts."""

@@ -19,16 +19,15 @@ from trainshed.base.units import duration
 from trainshed.machine.signals import SignalPipe
 
 from ...display.screen import Screen
-from ...display.summary import render
-from ...files.collect import collect, settled
 from ...files.ending import Ending, HostEnd, Verdict
 from ...files.grace import KILL_SECONDS
 from ...files.metrics import Metrics
 from ...files.run import Run
 from ...job.places import SLURM
-from ...state.records import failure_of, phases_of, record_of
+from ...state.records import failure_of, record_of
 from ...state.status import StatusFile
 from ...state.stored import Stored, load
+from ..submission import finish
 from .client import RUNNING, Client, State
 from .follow import End, Follower, nodes_of
 from .script import CANCELLED
@@ -85,15 +84,9 @@ def _finish(run: Run, end: End, status: StatusFile, metrics: Metrics, screen: Sc
     names = nodes_of(end.state, len(run.hosts))
     if names:  # `train` calls the hosts by the nodes' names
         run = replace(run, hosts=tuple(replace(host, name=name) for host, name in zip(run.hosts, names, strict=True)))
-    verdict = _judge(run, end)
-    status.to("Uploading")
-    archives = collect(run, verdict, screen.status)
-    verdict = settled(verdict, archives)
     ends = tuple(HostEnd(host.name, int(record_of(host).get("exit_code") or 0)) for host in run.hosts)
     ending = Ending(ends, end.stop_signal, seconds=end.seconds)
-    status.ended(verdict, ending, metrics, archives[0].path, archives)
-    screen.block(render(run, verdict, phases_of(run.hosts), metrics, archives, time.time() - run.started))
-    return verdict.exit_code
+    return finish(run, _judge(run, end), ending, status, metrics, screen)
 
 
 def _judge(run: Run, end: End) -> Verdict:

@@ -17,14 +17,14 @@ from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, SECRET_NAMES
 from trainshed.machine.isolation import isolated
 from trainshed.machine.signals import SignalPipe
 
-from ...display.screen import Screen
 from ...display.summary import shown
 from ...files import layout
 from ...files.run import Run
 from ...files.staging import stage
 from ...job.job import Job
-from ...job.places import SLURM, Place, refused
+from ...job.places import SLURM, refused
 from ...state.stored import Stored
+from ..base import BLIND
 from ..processes import inherited
 from ..submission import Follow, Queue, Submission
 from .client import Client
@@ -32,47 +32,6 @@ from .following import stop_from_elsewhere, to_the_end
 from .script import BATCH_SCRIPT, CANCELLED, RUNTIMES, Options, batch_script
 
 _OURS = ("nodes", "ntasks-per-node", "ntasks", "output", "error", "open-mode", "array", "wrap")  # the script relies on them
-
-BLIND = "the nodes do not see a file system that is mounted here"
-
-
-class Slurm(Queue):
-    """What acts on Slurm."""
-
-    kept = ("SlurmState", "Restarts", "Nodes")
-
-    def with_flags(self, job: Job, options: Mapping[str, Any]) -> Job:
-        """The job with the options of `--sbatch`."""
-        return with_options(job, options["sbatch"])
-
-    def check(self, job: Job, environ: Mapping[str, str]) -> None:
-        """Raises JobError where an option is wrong."""
-        read_options(job)
-
-    def preview(self, job: Job, environ: Mapping[str, str]) -> str:
-        """The batch script."""
-        return script_of(layout.plan(job, in_containers=False, now=time.time()), read_options(job), environ)
-
-    def submission(
-        self,
-        job: Job,
-        screen: Screen,
-        environ: Mapping[str, str],
-        again: Run | None = None,
-        started: Callable[[Run], None] | None = None,
-    ) -> SlurmSubmission:
-        """The job on its way to sbatch."""
-        return SlurmSubmission(self.place, job, screen, environ, again, started)
-
-    def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
-        """Follows it by the number that sbatch itself has written into the run's folder."""
-        client = Client(environ)
-        client.check()
-        return partial(to_the_end, run, int(stored.ours[SLURM.key]), client)
-
-    def stop(self, stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
-        """With its grace, unless it is to be killed."""
-        stop_from_elsewhere(stored, environ, kill=kill)
 
 
 def with_options(job: Job, pairs: list[str]) -> Job:
@@ -119,22 +78,10 @@ def script_of(run: Run, options: Options, environ: Mapping[str, str]) -> str:
 class SlurmSubmission(Submission):
     """One job on its way to Slurm, and to its end."""
 
-    def __init__(
-        self,
-        place: Place,
-        job: Job,
-        screen: Screen,
-        environ: Mapping[str, str],
-        again: Run | None = None,
-        started: Callable[[Run], None] | None = None,
-    ) -> None:
-        super().__init__(place, job, screen, environ, again, started)
-        self.options = read_options(job)
-        self.client = Client(environ)
-        self.number = 0
-
     def check(self) -> None:
-        """Raises SlurmError where this machine cannot submit jobs."""
+        """Raises SlurmError where this machine cannot submit jobs, JobError where an option is wrong."""
+        self.options = read_options(self.job)
+        self.client = Client(self.environ)
         self.client.check()
 
     def fill(self) -> None:
@@ -158,6 +105,35 @@ class SlurmSubmission(Submission):
     def follow(self, signals: SignalPipe) -> int:
         """Until Slurm has ended it."""
         return to_the_end(self.run, self.number, self.client, self.screen, signals, self.status)
+
+
+class Slurm(Queue):
+    """What acts on Slurm."""
+
+    submits = SlurmSubmission
+    kept = ("SlurmState", "Restarts", "Nodes")
+
+    def with_flags(self, job: Job, options: Mapping[str, Any]) -> Job:
+        """The job with the options of `--sbatch`."""
+        return with_options(job, options["sbatch"])
+
+    def check(self, job: Job, environ: Mapping[str, str]) -> None:
+        """Raises JobError where an option is wrong."""
+        read_options(job)
+
+    def preview(self, job: Job, environ: Mapping[str, str]) -> str:
+        """The batch script."""
+        return script_of(layout.plan(job, in_containers=False, now=time.time()), read_options(job), environ)
+
+    def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
+        """Follows it by the number that sbatch itself has written into the run's folder."""
+        client = Client(environ)
+        client.check()
+        return partial(to_the_end, run, int(stored.ours[SLURM.key]), client)
+
+    def stop(self, stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
+        """With its grace, unless it is to be killed."""
+        stop_from_elsewhere(stored, environ, kill=kill)
 
 
 def train_command(environ: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from ...job.job import Channel, Job
 from ...job.machine_names import parse
 from ...job.places import SSH
 from ...job.references import look_up, secrets_of
-from ..base import DEFAULT_SHM, Exit, Hosts, RunningHost
+from ..base import BLIND, DEFAULT_SHM, NOT_HERE, Exit, Hosts, RunningHost
 from ..copying import Brought
 from .agent import LOST
 from .channel_store import bring, stored
@@ -36,7 +36,6 @@ from .shipping import Parcel, bring_home, check_room, send, send_toolkit
 from .survey import Meeting, at_once, clocks, has_ours, look_at, meet
 from .wishes import read_options
 
-BLIND = "the hosts are other machines"
 LONGEST_WAIT = 600.0  # seconds for a machine that is out of reach when its results are to come
 
 
@@ -196,7 +195,7 @@ class Machines:
 
     def pool_obstacle(self) -> str:
         """The pools are on this machine."""
-        return "the job does not run on this machine"
+        return NOT_HERE
 
     def where(self, job: Job) -> str:
         """Which machines."""
