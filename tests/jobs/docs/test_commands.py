@@ -21,6 +21,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted(page for page in DOCS.glob("*.md") if page.stem != "first-five-minutes"),
     *sorted((DOCS / "reference").glob("*.md")),
+    *sorted((DOCS / "from").glob("*.md")),
     *sorted((ROOT / "examples").glob("*/README.md")),
 ]
 # Commands that are not run, by what they need, and where else that is tested.

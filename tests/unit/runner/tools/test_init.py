@@ -37,6 +37,21 @@ def test_the_script_goes_on_from_its_checkpoint_in_a_job(tmp_path: Path) -> None
     assert run(3).startswith("going on at epoch 2\n") and (tmp_path / "made/line.json").is_file()
 
 
+def test_ranks_of_a_host_do_not_write_the_same_unfinished_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    told = "import os, runpy; os.replace = lambda old, new: print('unfinished', old); runpy.run_path('train.py')"
+    job = {**PLAIN, "SM_CHECKPOINT_DIR": str(tmp_path), "SM_MODEL_DIR": str(tmp_path), "SM_CURRENT_HOST": "algo-1"}
+
+    def names(rank: int) -> set[str]:
+        environ = {**job, "RANK": str(rank)}
+        done = subprocess.run(
+            [sys.executable, "-c", told], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+        )
+        return {line for line in done.stdout.splitlines() if line.startswith("unfinished ")}
+
+    assert names(0) and not names(0) & names(1)
+
+
 def test_the_dockerfile_says_what_to_take_where_no_index_has_trainshed() -> None:
     for requirements in (False, True):
         lines = dockerfile("train.py", requirements).splitlines()

@@ -33,7 +33,8 @@ arguments = parser.parse_args()
 checkpoints = os.environ.get("SM_CHECKPOINT_DIR", "")
 models = os.environ.get("SM_MODEL_DIR", "model")
 checkpoint = os.path.join(checkpoints, "state.json")
-unfinished = checkpoint + "." + os.environ.get("SM_CURRENT_HOST", "")  # hosts may share the folder
+writer = os.environ.get("SM_CURRENT_HOST", ""), os.environ.get("RANK", "")
+unfinished = ".".join([checkpoint, *writer])  # ranks share the folder, and hosts may
 slope, offset, first = 0.0, 0.0, 0
 if checkpoints and os.path.exists(checkpoint):
     with open(checkpoint) as file:
