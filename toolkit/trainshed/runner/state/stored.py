@@ -185,12 +185,23 @@ class Stored:
 def load(folder: str) -> Stored:
     """A run by its folder."""
     folder = os.path.abspath(folder)
-    status = _in_shape(read_object(f"{folder}/status.json", LARGEST))
+    status = _in_shape(read_object(f"{folder}/status.json", LARGEST, links=False))
     ours = status.get("Trainshed")
     if isinstance(ours, dict) and "SlurmJobId" not in ours and status.get("TrainingJobStatus") not in ENDED:
         number = slurm_number(folder)  # who submitted it may have been killed before it could say so
         status["Trainshed"] = ours if number is None else {**ours, "SlurmJobId": number}
-    return Stored(folder, status, read_object(f"{folder}/job.json", LARGEST))
+    return Stored(folder, status, read_object(f"{folder}/job.json", LARGEST, links=False))
+
+
+def opened(folder: str) -> Stored:
+    """The run that a person means, by its folder. Raises NoRunError where one of its files is a link."""
+    for name in ("status.json", "job.json"):
+        if os.path.islink(f"{folder}/{name}"):
+            raise NoRunError(
+                f"{folder}/{name} is a link, which is not followed: the run's script may have put it there",
+                hint="look where it leads to, and remove it",
+            )
+    return load(folder)
 
 
 _SHAPE: dict[str, type] = {
@@ -298,10 +309,11 @@ def find(text: str, environ: Mapping[str, str]) -> Stored:
         NoRunError: there is none, or several are meant.
     """
     if not is_folder(text):
-        return load(os.fsdecode(chosen(text, every(environ))))
-    if not is_runs_folder(text):
+        return opened(os.fsdecode(chosen(text, every(environ))))
+    run = opened(text)
+    if not (run.status or run.about):
         raise NoRunError(f"{text} is not a run's folder: it has no status.json")
-    return load(text)
+    return run
 
 
 def newest(environ: Mapping[str, str], say: Callable[[str], None], *, acts: bool) -> Stored:
@@ -315,7 +327,7 @@ def newest(environ: Mapping[str, str], say: Callable[[str], None], *, acts: bool
         NoRunError: there is none.
     """
     if here := [run for run in of_here(environ) if not (acts and run.is_part)]:
-        return here[-1]
+        return opened(here[-1].folder)
     others = sorted(every(environ)[::-1], key=lambda run: acts and run.ended)
     if not others:
         raise NoRunError("there are no runs, neither in ./runs nor in the index", hint="start a run: trainshed run SCRIPT")
@@ -323,7 +335,7 @@ def newest(environ: Mapping[str, str], say: Callable[[str], None], *, acts: bool
         there = some([_told(run) for run in others], 3)
         raise NoRunError(f"this folder has no run of its own; there is {there}", hint="name the run that you mean")
     say(f"this folder has no runs: this is {_told(others[0])}")
-    return others[0]
+    return opened(others[0].folder)
 
 
 def refuse_run_named(text: str, environ: Mapping[str, str]) -> None:
