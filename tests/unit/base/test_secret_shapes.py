@@ -5,23 +5,15 @@ All secrets are invented. A text is `what stands around {the secret} it`; the br
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from support.secret_texts import A20, A36, HEX32, HEX40, JWT, blanked, missed
 from trainshed.base.secret_shapes import MASK
-from trainshed.base.secrets import mask_bytes, mask_mapping, mask_text, mask_value, to_bytes
+from trainshed.base.secrets import mask_bytes, mask_mapping, mask_text
 
 pytestmark = pytest.mark.safety
 MOST_MISSED = MOST_BLANKED = 2
 
-A20, A36, HEX32, HEX40 = (
-    "a1B2c3D4e5F6g7H8i9J0",
-    "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8",
-    "0123456789abcdef" * 2,
-    "0123456789" * 4,
-)
-JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
 PEM = "MIIEowIBAAKCAQEAvRS7mQ2kq3n0F1\nZ7GmA9oQ0dQvT5sZkX1cUuJk2b3N4o5P6\n"
 
 SECRETS = f"""
@@ -428,34 +420,6 @@ mlflow run 9f86d081884c7d659a2feaa0c55ad015
 model-00001-of-00004.safetensors
 checkpoint-12000/optimizer.pt
 """.strip().splitlines()
-
-
-def parts(text: str) -> tuple[str, str]:
-    """(the whole text, the secret in it)."""
-    before, _, rest = text.partition("<<")
-    secret, _, after = rest.partition(">>")
-    return before + secret + after, secret
-
-
-def shows(shown: str, secret: str) -> bool:
-    """Whether any piece of a secret that is worth something is left."""
-    return any(piece in shown for piece in secret.replace("\\n", " ").split() if len(piece) > 5) or secret in shown
-
-
-def missed(secrets: list[str]) -> list[str]:
-    found = []
-    for text, secret in map(parts, secrets):
-        shown = mask_text(text)
-        as_bytes = mask_bytes(to_bytes(text), ()).decode()
-        within = json.dumps(mask_value({"note": [text]}))
-        if shows(shown, secret) or shows(as_bytes, secret) or shows(within, secret) or MASK not in shown:
-            found.append(f"{text}  ->  {shown}")
-    return found
-
-
-def blanked(texts: list[str]) -> list[str]:
-    changed = [text for text in texts if mask_text(text) != text or mask_bytes(to_bytes(text), ()) != to_bytes(text)]
-    return [f"{text}  ->  {mask_text(text)}" for text in changed]
 
 
 def test_secrets_of_all_shapes_are_masked() -> None:

@@ -95,6 +95,9 @@ def test_two_hyphens_are_checked_as_any_value(capsys: pytest.CaptureFixture[str]
         ("export", ["kubernetes", "--jobst"], "(did you mean '--jobset'?)"),
         ("checkpoints", ["lst", "folder"], "must be one of list, verify, prune, convert (did you mean 'list'?)"),
         ("logs", ["--ho", "a"], "(did you mean '--host'?)"),
+        ("run", ["train.py", "--epochs", "1"], "does not take '--epochs' (for the script: --hp epochs=1)"),
+        ("run", ["train.py", "--batch-size=32", "--amp"], "(for the script: --hp batch-size=32 --hp amp=true)"),
+        ("run", ["train.py", "--api-key", "abc"], "--hp 'api-key=******')"),
     ],
 )
 def test_the_nearest_word_is_suggested(

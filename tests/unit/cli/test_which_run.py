@@ -19,7 +19,7 @@ from trainshed.runner import api
 from trainshed.runner.files import layout
 from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
-from trainshed.runner.state import index
+from trainshed.runner.state import identity, index
 from trainshed.runner.state.job_json import described
 from trainshed.runner.state.status import StatusFile
 
@@ -161,6 +161,52 @@ def test_a_working_directory_that_was_removed_is_no_defect(folders: Folders, cap
     (folders.top / "gone").rmdir()
     for command in ("status", "init"):
         assert main([command]) in (0, 1) and "itself failed" not in capsys.readouterr().err
+
+
+def goes_on(run: Run) -> None:
+    """Gives a run a runner: this process."""
+    path = Path(run.folder, "status.json")
+    told = {**json.loads(path.read_text()), "TrainingJobStatus": "InProgress", "SecondaryStatus": "Training"}
+    told["Trainshed"]["Runner"] = identity.mine()
+    path.write_text(json.dumps(told))
+
+
+@pytest.mark.safety
+def test_a_bare_stop_after_the_newest_runs_end_stops_the_one_that_goes_on(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = folders.run("a", "newer")
+    stopped = []
+    monkeypatch.setattr("trainshed.runner.control.operations.stop", lambda run, *_, **__: stopped.append(run) or run)
+    goes_on(folders.of_b)
+    assert main(["stop"]) == 0 and "no run of this folder goes on" in capsys.readouterr().err
+    goes_on(folders.of_a)
+    assert main(["stop"]) == 0
+    said = capsys.readouterr().err
+    assert f"newer, the newest run of this folder, has ended: stopping mine in {folders.of_a.folder}" in said
+    assert main(["stop", "newer"]) == 0 and "stopping" not in capsys.readouterr().err
+    assert [run.folder for run in stopped] == [newer.folder, folders.of_a.folder, newer.folder]
+
+
+def test_runs_that_begin_alike_are_listed_with_their_folders(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = folders.run("a", "like-1"), folders.run("b", "like-2")
+    assert main(["status", "like"]) == 2
+    assert f"like-2 in {second.folder}, like-1 in {first.folder}" in capsys.readouterr().err
+
+
+@pytest.mark.safety
+def test_stop_in_the_folder_of_a_trial_names_the_command_for_its_tuning_job(
+    folders: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders.run("a", "first", output="tunes/t/trials/0001")
+    whole = folders.top / "a/tunes/t"
+    for file in ("tune.json", "tuner.lock"):
+        (whole / file).write_text("{}")
+    for place in ("a/tunes/t/trials/0001", "a/tunes/t/trials", "a/tunes/t"):
+        folders.enter(place)
+        assert main(["stop"]) == 2
+        said = capsys.readouterr().err
+        assert f"trials of a tuning job: {whole}" in said and f"trainshed tune stop {whole}" in said
 
 
 @pytest.mark.safety

@@ -62,6 +62,37 @@ SCRIPTS = {
         [UNTAKEN],
         False,
     ),
+    "with the first word of sys.argv": (
+        "args, _ = p.parse_known_args(sys.argv[1:])\nsys.stdout.write(sys.argv[0][:0])\n",
+        [UNTAKEN, LISTED],
+        False,
+    ),
+    "handed to a program": (
+        "import subprocess\nargs, _ = p.parse_known_args()\nsubprocess.run([sys.executable, '-c', '', *sys.argv[1:]])\n",
+        [],
+        False,
+    ),
+    "handed on by another function": (
+        "def parse():\n    args, _ = p.parse_known_args()\n    return args\n"
+        "def rest():\n    return sys.argv[1:]\nparse()\nrest()\n",
+        [],
+        False,
+    ),
+    "the rest in a list": ("args, *rest = p.parse_known_args()\nsys.stdout.write(str(*rest)[:0])\n", [], False),
+    "handed on with a star": ("def main(args, *rest):\n    pass\nmain(*p.parse_known_args())\n", [], False),
+    "the rest becomes sys.argv": ("args, sys.argv[1:] = p.parse_known_args()\n", [], False),
+    "a global that others read": (
+        "def parse():\n    global rest\n    args, rest = p.parse_known_args()\n"
+        "def later():\n    return rest\nparse()\nlater()\n",
+        [],
+        False,
+    ),
+    "read from a variable": (
+        "import os\nargs, _ = p.parse_known_args()\nepochs = os.environ.get('SM_HP_EPOCHZ')\n",
+        [UNTAKEN, "hyperparameters 'amp', 'k'"],
+        False,
+    ),
+    "all read from a variable": ("import os\nargs, _ = p.parse_known_args()\nos.environ['SM_HPS']\n", [], False),
     "all taken": (f"{ALL}args = p.parse_args()\n", [], False),
     "a bool": (
         f"p.add_argument('--amp', type=bool)\n{ALL.replace(chr(39) + '--amp' + chr(39) + ', ', '')}p.parse_args()\n",
@@ -107,6 +138,9 @@ def test_other_processes_ranks_and_errors_are_left_alone(tmp_path: Path) -> None
     script = f"{PARSER}args, _ = p.parse_known_args()\n"
     assert ran(tmp_path, script, ["--lr", "1", "--other", "2"]).stdout == "", "a program that the script starts"
     assert ran(tmp_path, script, PASSED, RANK="1").stdout == ""
+    assert ran(tmp_path, script, PASSED, OMPI_COMM_WORLD_RANK="1").stdout == ""
+    assert ran(tmp_path, script, PASSED, SM_CURRENT_HOST_RANK="1").stdout == "", "the other host tells it"
+    assert UNTAKEN in ran(tmp_path, script, PASSED, SM_CURRENT_HOST_RANK="0").stdout
     assert ran(tmp_path, script, PASSED, SM_HPS="no JSON").stdout == ""
     refused = ran(tmp_path, f"{PARSER}p.parse_args()\n", PASSED)
     assert refused.returncode == 2 and "unrecognized arguments" in refused.stdout and "trainshed" not in refused.stdout

@@ -190,11 +190,11 @@ def near_name(name: str, known: Iterable[str]) -> str:
     return did_you_mean(name[len(prefix) :], [item[len(prefix) :] for item in known]).replace("'", f"'{prefix}", 1)
 
 
-def did_you_mean(word: str, known: object) -> str:
-    """`did you mean 'train'?` for the nearest of the `known` words, or an empty string."""
+def did_you_mean(word: str, known: object, cutoff: float = 0.6) -> str:
+    """`did you mean 'train'?` for the nearest of the `known` words, or an empty string. cutoff: how near, 1 is the same."""
     import difflib  # only needed where something is already wrong
 
     if len(str(word)) > 200:  # nothing is near, and comparing takes the square of the length
         return ""
-    near = difflib.get_close_matches(str(word), [str(item) for item in known], n=1, cutoff=0.6)  # type: ignore[attr-defined]
+    near = difflib.get_close_matches(str(word), [str(item) for item in known], n=1, cutoff=cutoff)  # type: ignore[attr-defined]
     return f"did you mean {near[0]!r}?" if near else ""

@@ -20,7 +20,7 @@ def write_atomic(path: str, data: str | bytes, *, mode: int = 0o644) -> None:
     os.makedirs(folder, exist_ok=True)
     aside = f"{folder}/.{os.path.basename(path)}.{os.getpid()}.tmp"
     try:
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        fd = _made(aside, mode)
         try:
             view = memoryview(data)
             while view:
@@ -32,6 +32,26 @@ def write_atomic(path: str, data: str | bytes, *, mode: int = 0o644) -> None:
         os.replace(aside, path)
     except BaseException:
         remove(aside)
+        raise
+
+
+def _made(path: str, mode: int) -> int:
+    """A new file; what lies there is removed, and nothing is written through a link that somebody has put there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, mode)
+
+
+def open_unfollowed(path: str, flags: int, mode: int = 0o644) -> int:
+    """Opens a file of a folder that a job can write to (`os.open`). Raises OSError, also where it is a link, and says so."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a link, which is not followed", path) from None
         raise
 
 
@@ -65,8 +85,8 @@ def read_bytes(path: str, limit: int, *, cut: bool = False, links: bool = True) 
         ValueError: it has more than `limit` bytes; with `cut` the rest is left out instead.
     """
     try:
-        more = os.O_NONBLOCK if links else os.O_NONBLOCK | os.O_NOFOLLOW
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
+        opener = os.open if links else open_unfollowed
+        with open(path, "rb", opener=lambda name, flags: opener(name, flags | os.O_NONBLOCK)) as file:
             data = file.read(limit + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 
+from .files import open_unfollowed
+
 
 def hold(path: str) -> int | None:
     """A descriptor that holds a lock file; None while somebody else holds it. Raises OSError where it cannot be made."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = open_unfollowed(path, os.O_RDWR | os.O_CREAT)
     if locked(fd):
         return fd
     os.close(fd)
@@ -18,7 +20,7 @@ def hold(path: str) -> int | None:
 def is_held(path: str) -> bool:
     """Whether somebody holds a lock file."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = open_unfollowed(path, os.O_RDWR)
     except OSError:
         return False
     try:

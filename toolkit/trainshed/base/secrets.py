@@ -15,16 +15,18 @@ quote it, and as it stands in a URL.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
 import re
 
 from .secret_shapes import MASK as MASK
-from .secret_shapes import URL_LOGIN, has_signs, mask_shapes
+from .secret_shapes import URL_LOGIN, has_signs, mask_shapes, narrow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any, AnyStr
 
 SHORTEST_SECRET = 4
@@ -50,9 +52,9 @@ _CERTAIN = (
     r"(?i)secret(?!ar)|passw(?:or)?d|passphrase|credential"
     r"|(?:api|access|private|secret|signing|encryption|ssh|storage|account|license)[^a-z]?keys?(?![a-z])"
     r"|(?:auth|access|api|refresh|session|hub|hf|bot|sas|id)[^a-z]?tokens?(?![a-z])|[^a-z]pwd$|(?:^|[^a-z])cookies?$"
-    r"|authorization$|webhook(?:[^a-z]?ur[il])?$|connection[^a-z]?string|conn[^a-z]?str$|(?:^|[^a-z])sas$"
+    r"|authorization$|webhook(?:[^a-z]?ur[il])?$|client[^a-z]key[^a-z]data$|connection[^a-z]?string|conn[^a-z]?str$|(?:^|[^a-z])sas$"
     r"|(?:git(?:hub|lab)?|azure|devops|ado|bitbucket|jira)[^a-z]?pat$|(?:^|[^a-z])creds$|sentry[^a-z]?dsn$"
-    r"|(?:db|database|sql|mysql|pg|postgres|smtp|mail|redis|ftp|user|admin|root|basic)[^a-z]?(?:pass|pw)$"
+    r"|(?:db|database|sql|mysql|pg|postgres|smtp|mail|redis|ftp|ssh|sudo|become|ldap|proxy|registry|user|admin|root|basic)[^a-z]?(?:pass|pw)$"
     r"|(?:openai|anthropic|wandb|stripe|sendgrid|datadog|mistral|cohere|comet|neptune|deploy|master|service|client)[^a-z]?keys?$"
 )
 # What names one in capitals, as variables have it, unless a key or pass of this kind is harmless.
@@ -81,6 +83,7 @@ def new_token() -> str:
     return os.urandom(32).hex()
 
 
+@functools.lru_cache(maxsize=1024)  # the lines of a log have the same names again and again
 def is_secret_name(name: str) -> bool:
     """Whether the value of a hyperparameter or variable of this name must not be shown."""
     lower = name.lower()
@@ -104,9 +107,30 @@ def mask_mapping(values: Mapping[str, Any], secrets: tuple[str, ...] = ()) -> di
 
     Names stay as they are. Text that holds JSON is masked inside.
     """
+    hidden = _named_beside(values)
     return {
-        key: MASK if is_secret_name(str(key)) and value not in ("", None) else mask_value(value, secrets)
+        key: MASK if (is_secret_name(str(key)) or key == hidden) and value not in ("", None) else mask_value(value, secrets)
         for key, value in values.items()
+    }
+
+
+def _named_beside(values: Mapping[str, Any]) -> str | None:
+    """The key of the secret in `{"name": "API_KEY", "value": ...}`, as Kubernetes and others write variables."""
+    fields = {str(key).lower(): key for key in values}
+    name = next((values[fields[word]] for word in ("name", "key", "parameterkey") if word in fields), None)
+    value = fields.get("value", fields.get("parametervalue"))
+    return value if isinstance(name, str) and is_secret_name(name) else None
+
+
+def _named_before(items: Sequence[Any]) -> set[int]:
+    """Which items of a list are secrets by the one before: `["--api-key", ...]`, and the pair `("api_key", ...)`."""
+    pair = len(items) == 2
+    return {
+        at
+        for at, (before, item) in enumerate(itertools.pairwise(items), 1)
+        if isinstance(before, str) and isinstance(item, (str, int)) and (pair or before.startswith("-"))
+        if is_secret_name(before.lstrip("-")) and "=" not in before and not str(item).startswith("-")
+        if before.startswith("-") or not is_secret_name(str(item))
     }
 
 
@@ -115,7 +139,8 @@ def mask_value(value: Any, secrets: tuple[str, ...] = ()) -> Any:
     if isinstance(value, dict):
         return mask_mapping(value, secrets)
     if isinstance(value, (list, tuple)):
-        return [mask_value(item, secrets) for item in value]
+        hidden = _named_before(value)
+        return [MASK if at in hidden and item else mask_value(item, secrets) for at, item in enumerate(value)]
     if isinstance(value, str):
         inside = _json_inside(value)
         if inside is not None:
@@ -171,12 +196,14 @@ def longest_first(secrets: Iterable[str]) -> tuple[str, ...]:
 
 def _collect(value: Any, secret: bool, found: set[str], known: set[str]) -> None:
     if isinstance(value, dict):
+        beside = _named_beside(value)
         for key, item in value.items():
             known.add(str(key).lower())
-            _collect(item, secret or is_secret_name(str(key)), found, known)
+            _collect(item, secret or is_secret_name(str(key)) or key == beside, found, known)
     elif isinstance(value, (list, tuple)):
-        for item in value:
-            _collect(item, secret, found, known)
+        hidden = _named_before(value)
+        for at, item in enumerate(value):
+            _collect(item, secret or at in hidden, found, known)
     elif isinstance(value, str):
         if secret:
             found.add(value)
@@ -247,8 +274,8 @@ def mask_text(text: str, secrets: tuple[str, ...] = ()) -> str:
         if secret in text:
             text = _blank(text, secret, MASK)
     if has_signs(text):
-        return mask_shapes(text, is_secret_name, _is_certain)
-    return text
+        text = mask_shapes(text, is_secret_name, _is_certain)
+    return text if text.isascii() else _mask_wide(text)
 
 
 def mask_bytes(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
@@ -257,7 +284,20 @@ def mask_bytes(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
         if secret in data:
             data = _blank(data, secret, MASK.encode())
     text = data.decode("latin-1")  # any bytes, and the same ones when encoded again
-    return mask_shapes(text, is_secret_name, _is_certain).encode("latin-1") if has_signs(text) else data
+    if has_signs(text):
+        data = mask_shapes(text, is_secret_name, _is_certain).encode("latin-1")
+    if data.isascii() or (b"\xef\xbc" not in data and b"\xef\xbd" not in data):
+        return data
+    return to_bytes(_mask_wide(data.decode("utf-8", "surrogateescape")))
+
+
+def _mask_wide(text: str) -> str:
+    """Masks what is a secret when full-width letters are read as those of ASCII; a text without one stays as it is."""
+    if not re.search("[\uff01-\uff5e]", text):
+        return text
+    plain = narrow(text)
+    masked = mask_shapes(plain, is_secret_name, _is_certain) if has_signs(plain) else plain
+    return text if masked == plain else masked
 
 
 def _blank(text: AnyStr, secret: AnyStr, mask: AnyStr) -> AnyStr:

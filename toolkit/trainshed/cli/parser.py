@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, NoReturn
 
 from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean, one_line
+from trainshed.base.secrets import mask_arguments
 
 RUN_HELP = "the run: its name, the beginning of it, or its folder"
 _LOOKS = "default: this folder's newest run, else the newest of all"
 _ACTS = "default: this folder's newest run"
+_OF_A_JOB = {"--hp", "--no-image"}  # flags of the commands that take a job
+
+
+def _as_hyperparameters(words: list[str]) -> str:
+    """`--epochs 1 --lr=0.1 --amp` as the flags that pass hyperparameters to a script; values of secrets are masked."""
+    given: dict[str, str] = {}
+    for at, word in enumerate(words):
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            following = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("--") else "true"
+            given[name] = value if equals else following
+    shown = mask_arguments([f"{name}={value}" for name, value in given.items()])
+    return " ".join(f"--hp {shlex.quote(one)}" for one in shown)
 
 
 class UsageError(TrainshedError):
@@ -31,9 +46,16 @@ class Parser(argparse.ArgumentParser):
         """The options. Raises SystemExit for `--help` (0) and for words that are not known (2)."""
         options, unknown = self.parse_known_args(arguments)
         if unknown:
-            near = did_you_mean(unknown[0].partition("=")[0], self._flags(options))
-            self.error(f"does not take {unknown[0]!r}" + (f" ({near})" if near else ""))
+            self.error(f"does not take {unknown[0]!r}{self._hint(unknown, [*self._flags(options)])}")
         return options
+
+    def _hint(self, unknown: list[str], flags: list[str]) -> str:
+        word = unknown[0].partition("=")[0]
+        for_script = _OF_A_JOB.issubset(flags) and word.startswith("--")
+        near = did_you_mean(word, flags, 0.85 if for_script else 0.6)
+        if for_script and not near:
+            near = f"for the script: {_as_hyperparameters(unknown)}"
+        return f" ({near})" if near else ""
 
     def add_run(self, *, acts: bool) -> None:
         """Adds the optional positional RUN: which run a command is about (`which.run_of`).

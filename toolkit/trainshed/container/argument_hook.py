@@ -16,11 +16,14 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from dis import Instruction
     from types import CodeType, FrameType, ModuleType
     from typing import Any
 
 _SETTLED = 10.0  # seconds after a parse, in which another parser takes what this one left
+_ALL = "sys.argv"
+_PARSERS = frozenset({"fire", "hydra", "tyro", "jsonargparse"})  # read sys.argv themselves
 _FALSE = (False, "false", "False", "no", "off")
 
 
@@ -39,7 +42,7 @@ class _Told:
         passed = json.loads(os.environ.get("SM_USER_ARGS") or "[]")
         process = sys.modules.get("multiprocessing.process")
         first = process is None or process.parent_process() is None
-        ours = first and set(passed) <= set(arguments) and os.environ.get("RANK", "0") == "0"
+        ours = first and set(passed) <= set(arguments) and _leads()
         both = [(dashes + name, name) for name in values for dashes in ("--", "-")]
         self.options = {option: name for option, name in both if ours and option in passed}
         self.values = values
@@ -60,12 +63,15 @@ class _Told:
                 for option in self._given(arguments).intersection(action.option_strings):
                     self._say_bool(option)
         if left - self.taken and _drops_the_rest(caller):
-            self._drop(left - self.taken)
+            read = _read_otherwise(caller)
+            self._drop({one for one in left - self.taken if not _is_read(self.options[one], read)})
 
     def _drop(self, options: set[str]) -> None:
         import atexit
         import gc
 
+        if not options:
+            return
         if not self.dropped:
             atexit.register(self.say)
             gc.callbacks.append(self.collected)
@@ -113,13 +119,65 @@ def _print(text: str) -> None:
         pass
 
 
-def _drops_the_rest(caller: FrameType) -> bool:
-    """Whether the calling code never looks at what `parse_known_args` left, by its instructions."""
+def _leads() -> bool:
+    """Whether this process speaks for the job: all its ranks and hosts are given the same arguments."""
+    rank = os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or "0"
+    return rank == os.environ.get("SM_CURRENT_HOST_RANK", "0") == "0"
+
+
+def _read_otherwise(caller: FrameType) -> set[str]:
+    """What the script names from where it may take the rest: `sys.argv`, variables and files with hyperparameters.
+
+    Of code that runs just now, what comes after the parse; that parse itself may be given `sys.argv[1:]`.
+    """
+    found = set() if _PARSERS.isdisjoint(sys.modules) else {_ALL}
+    frame: FrameType | None = caller
+    running = set()
+    while frame is not None:
+        running.add(frame.f_code)
+        if _takes_argv(frame.f_code, frame.f_lasti):
+            found.add(_ALL)
+        frame = frame.f_back
+    for code in _with_inner(running):
+        found.update(one for one in code.co_consts if isinstance(one, str))
+        if code not in running and _takes_argv(code, -1):
+            found.add(_ALL)
+    return found
+
+
+def _is_read(hyperparameter: str, read: set[str]) -> bool:
+    return bool(read & {_ALL, "SM_HPS", "SM_USER_ARGS", f"SM_HP_{hyperparameter.upper().replace('-', '_')}"}) or any(
+        one.endswith("hyperparameters.json") for one in read
+    )
+
+
+def _takes_argv(code: CodeType, last: int) -> bool:
+    """Whether code names `sys.argv` after an instruction, and not for its first word alone."""
+    if "argv" not in code.co_names:
+        return False
+    after = _instructions(code, last)
+    named = [at for at, one in enumerate(after) if one.argval == "argv" and one.opname.startswith("LOAD_")]
+    return any(after[at + 1].argval != 0 or not after[at + 1].opname.startswith("LOAD_") for at in named)
+
+
+def _instructions(code: CodeType, last: int) -> list[Instruction]:
+    """The instructions after one, without those that do nothing."""
     import dis
 
+    idle = ("CACHE", "PRECALL", "NOP")
+    return [one for one in dis.get_instructions(code) if one.offset > last and one.opname not in idle]
+
+
+def _with_inner(codes: Iterable[CodeType]) -> Iterator[CodeType]:
+    for code in codes:
+        yield code
+        yield from _with_inner(one for one in code.co_consts if hasattr(one, "co_names"))
+
+
+def _drops_the_rest(caller: FrameType) -> bool:
+    """Whether the calling code never looks at what `parse_known_args` left, by its instructions."""
     code = caller.f_code
-    all_of_it = list(dis.get_instructions(code))
-    after = [one for one in all_of_it if one.offset > caller.f_lasti and one.opname not in ("CACHE", "PRECALL", "NOP")]
+    all_of_it, after = _instructions(code, -1), _instructions(code, caller.f_lasti)
     first, second = after[0], after[1]
     if first.opname == "POP_TOP":  # the values go to a namespace
         return True
@@ -129,7 +187,7 @@ def _drops_the_rest(caller: FrameType) -> bool:
         return False
     stored: list[str] = []
     for one in after[1:3]:
-        if not one.opname.startswith("STORE_") or "DEREF" in one.opname:
+        if not one.opname.startswith("STORE_") or "DEREF" in one.opname or "GLOBAL" in one.opname:
             return False
         stored += one.argval if isinstance(one.argval, tuple) else [one.argval]
     if len(stored) < 2:

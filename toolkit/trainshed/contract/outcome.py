@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from trainshed.base.files import read_bytes, remove, write_atomic
@@ -87,9 +88,9 @@ def write_failure(paths: Paths, text: str, mask: Callable[[str], str] = str) -> 
 def read_own_failure(paths: Paths) -> str:
     """Returns the failure reason that the script wrote, "" if it wrote none."""
     try:
-        data = read_bytes(paths.failure, 1 << 20, cut=True)
-    except OSError:
-        return ""
+        data = read_bytes(paths.failure, 1 << 20, cut=True, links=False)
+    except OSError as error:
+        return f"{paths.failure} of the script is not read: {error.strerror}" if error.errno == errno.ELOOP else ""
     return (data or b"").decode("utf-8", "replace").strip("\0 \r\n\t")
 
 

@@ -10,6 +10,7 @@ import select
 import stat
 import time
 
+from trainshed.base.files import open_unfollowed
 from trainshed.base.secrets import mask_bytes
 
 TYPE_CHECKING = False
@@ -149,7 +150,7 @@ class LogFile:
             return
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self.fd = open_unfollowed(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except OSError as error:
             self.problem = f"no log file {path}: {error.strerror}"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
 
 from trainshed.base.errors import one_line, visible
+from trainshed.base.files import open_unfollowed
 from trainshed.base.secrets import mask_text
 from trainshed.machine.streams import CONSOLE_BYTES, Console
 
@@ -60,9 +62,10 @@ class Screen:
     def keep(self, path: str) -> None:
         """Also writes the runner's messages to this file from now on."""
         try:
-            self._kept = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError:  # costs the file, never the job
-            pass
+            self._kept = open_unfollowed(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        except OSError as error:  # costs the file, never the job
+            if error.errno == errno.ELOOP:
+                self.say(f"warning: no messages are kept in {path}: {error.strerror}")
 
     def _own(self, text: str) -> None:
         data = visible(text).encode("utf-8", "replace")

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainshed.base.errors import TrainshedError, exit_status, shorten, some
+from trainshed.base.files import open_unfollowed
 from trainshed.base.numerals import whole
 from trainshed.base.secrets import mask_text
 from trainshed.machine import mountpoints
@@ -134,7 +135,7 @@ class Mounts:
         try:
             os.makedirs(point, exist_ok=True)
             point = os.path.realpath(point)  # as the kernel will call it
-            with open(log, "ab") as said:
+            with open(log, "ab", opener=open_unfollowed) as said:
                 # Sessions of their own: Ctrl-C is for the runner. Its end is what they wait for.
                 process = subprocess.Popen(
                     [rclone.program(), "mount", *options, "--", f"{rclone.SHOWN}:", point],

@@ -36,7 +36,7 @@ def note_start(run: Run, environ: Mapping[str, str], say: Callable[[str], None] 
         environ: whose PATH leads to git.
         say: told where something cannot be noted.
     """
-    before = read_object(f"{run.folder}/{PROVENANCE}", LARGEST)
+    before = read_object(f"{run.folder}/{PROVENANCE}", LARGEST, links=False)
     kept = f"{run.hosts[0].name}/code"
     code: dict[str, Any] = {}
     git: dict[str, Any] = {}
@@ -148,7 +148,7 @@ def _earlier_codes(before: Mapping[str, Any], code: Mapping[str, Any]) -> list[s
 
 
 def _change(run: Run, changes: dict[str, Any], say: Callable[[str], None]) -> None:
-    _write(run, {**read_object(f"{run.folder}/{PROVENANCE}", LARGEST), **changes}, say)
+    _write(run, {**read_object(f"{run.folder}/{PROVENANCE}", LARGEST, links=False), **changes}, say)
 
 
 def _write(run: Run, what: dict[str, Any], say: Callable[[str], None]) -> None:

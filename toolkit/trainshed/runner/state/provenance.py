@@ -76,7 +76,7 @@ class Provenance:
 
 def provenance_of(run: Stored) -> Provenance:
     """Where a run comes from, as far as its folder says."""
-    said = read_object(f"{run.folder}/{PROVENANCE}", LARGEST)
+    said = read_object(f"{run.folder}/{PROVENANCE}", LARGEST, links=False)
     hosts = _hosts(run)
     return Provenance(
         code=_in_shape(said.get("code"), _CODE),
@@ -91,7 +91,7 @@ def provenance_of(run: Stored) -> Provenance:
 
 def code_files(run: Stored) -> dict[str, dict[str, Any]]:
     """`size` and `sha256` of each file of the code as it was at the start, by its path; {} where that is not known."""
-    return _files(read_object(f"{run.folder}/{CODE}", LARGEST).get("files"))
+    return _files(read_object(f"{run.folder}/{CODE}", LARGEST, links=False).get("files"))
 
 
 def _hosts(run: Stored) -> tuple[Host, ...]:
@@ -164,7 +164,7 @@ class Links:
 
 def links_of(run: Stored) -> Links:
     """By what a run is linked to others, from `provenance.json` and `status.json`."""
-    said = read_object(f"{run.folder}/{PROVENANCE}", LARGEST)
+    said = read_object(f"{run.folder}/{PROVENANCE}", LARGEST, links=False)
     told = run.ours.get("Data")
     data: dict[str, dict[str, Any]] = {}
     for channel, hosts in told.items() if isinstance(told, dict) else ():

@@ -63,7 +63,7 @@ class StatusFile:
     ) -> None:
         self.run = run
         self.secrets = secrets
-        self.problem = ""
+        self.problem = self._planted = ""
         self.room = Room(run.folder)
         self.path = f"{run.folder}/status.json"
         before = before or {}
@@ -173,13 +173,15 @@ class StatusFile:
             self.data["TrainingTimeInSeconds"] = max(1, round(training))
             self.data["BillableTimeInSeconds"] = max(1, round(billed))
         text = json.dumps(self.data, indent=2) + "\n"
+        if os.path.islink(self.path):
+            self._planted = f"{self.path} had become a link, which was not followed: it is a file again"
         try:
             try:
                 write_atomic(self.path, text)
             except OSError:  # full: with the room that was kept for this it may do
                 self.room.free()
                 write_atomic(self.path, text)
-            self.problem = ""
+            self.problem = self._planted
         except OSError as error:
             standing = "" if not os.path.exists(self.path) else ", and says how the run stood before"
             self.problem = f"{self.path} cannot be written: {error.strerror}{standing}"

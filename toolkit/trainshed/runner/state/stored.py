@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean, one_line, some
 from trainshed.base.files import read_object
+from trainshed.base.record import Record
 from trainshed.base.secrets import MASK
 
 from ..files.run import Run, hosts_of, number_in
@@ -157,9 +159,7 @@ class Stored:
     @property
     def is_part(self) -> bool:
         """Whether it is a trial of a tuning job or a step of a pipeline, which have commands of their own."""
-        whole = os.path.dirname(os.path.dirname(self.folder))
-        locked = (("tune.json", "tuner.lock"), ("pipeline.json", "conductor.lock"))  # the user may have files of these names
-        return any(all(os.path.isfile(f"{whole}/{name}") for name in names) for names in locked)
+        return _whole_at(os.path.dirname(os.path.dirname(self.folder))) is not None
 
     @property
     def in_containers(self) -> bool:
@@ -188,11 +188,22 @@ class Stored:
 def load(folder: str) -> Stored:
     """A run by its folder."""
     folder = os.path.abspath(folder)
-    status = _in_shape(read_object(f"{folder}/status.json", LARGEST))
+    status = _in_shape(read_object(f"{folder}/status.json", LARGEST, links=False))
     ours = status.get("Trainshed")
     if isinstance(ours, dict) and status.get("TrainingJobStatus") not in ENDED:
         status["Trainshed"] = {**_numbers_in(folder), **ours}
-    return Stored(folder, status, read_object(f"{folder}/job.json", LARGEST))
+    return Stored(folder, status, read_object(f"{folder}/job.json", LARGEST, links=False))
+
+
+def opened(folder: str) -> Stored:
+    """The run that a person means, by its folder. Raises NoRunError where one of its files is a link."""
+    for name in ("status.json", "job.json"):
+        if os.path.islink(f"{folder}/{name}"):
+            raise NoRunError(
+                f"{folder}/{name} is a link, which is not followed: the run's script may have put it there",
+                hint="look where it leads to, and remove it",
+            )
+    return load(folder)
 
 
 def _numbers_in(folder: str) -> dict[str, int]:
@@ -306,10 +317,11 @@ def find(text: str, environ: Mapping[str, str]) -> Stored:
         NoRunError: there is none, or several are meant.
     """
     if not is_folder(text):
-        return load(os.fsdecode(chosen(text, every(environ))))
-    if not is_runs_folder(text):
+        return opened(os.fsdecode(chosen(text, every(environ))))
+    run = opened(text)
+    if not (run.status or run.about):
         raise NoRunError(f"{text} is not a run's folder: it has no status.json")
-    return load(text)
+    return run
 
 
 def newest(environ: Mapping[str, str], say: Callable[[str], None], *, acts: bool) -> Stored:
@@ -323,7 +335,9 @@ def newest(environ: Mapping[str, str], say: Callable[[str], None], *, acts: bool
         NoRunError: there is none.
     """
     if here := [run for run in of_here(environ) if not (acts and run.is_part)]:
-        return here[-1]
+        return opened(here[-1].folder)
+    if acts:
+        _refuse_parts(environ)
     others = sorted(every(environ)[::-1], key=lambda run: acts and run.ended)
     if not others:
         raise NoRunError("there are no runs, neither in ./runs nor in the index", hint="start a run: trainshed run SCRIPT")
@@ -331,7 +345,44 @@ def newest(environ: Mapping[str, str], say: Callable[[str], None], *, acts: bool
         there = some([_told(run) for run in others], 3)
         raise NoRunError(f"this folder has no run of its own; there is {there}", hint="name the run that you mean")
     say(f"this folder has no runs: this is {_told(others[0])}")
-    return others[0]
+    return opened(others[0].folder)
+
+
+def newest_running(environ: Mapping[str, str]) -> Stored | None:
+    """The newest run of the working directory that goes on; None where none does. No trial and no step is meant."""
+    going = (run for run in reversed(of_here(environ)) if not (run.ended or run.copied or run.lost or run.is_part))
+    return next(going, None)
+
+
+class _Whole(Record):
+    """What a trial or a step is a part of. command: what acts on it."""
+
+    kind: str
+    part: str
+    command: str
+    folder: str
+
+
+def _whole_at(folder: str) -> _Whole | None:
+    """The tuning job or pipeline that has a folder; the user may have files named like one of theirs, but not both."""
+    if all(os.path.isfile(f"{folder}/{name}") for name in ("tune.json", "tuner.lock")):
+        return _Whole("tuning job", "trial", "tune", folder)
+    if all(os.path.isfile(f"{folder}/{name}") for name in ("pipeline.json", "conductor.lock")):
+        return _Whole("pipeline", "step", "steps", folder)
+    return None
+
+
+def _refuse_parts(environ: Mapping[str, str]) -> None:
+    """Raises NoRunError where all runs of the working directory are trials or steps, with the commands of these."""
+    here = os.path.realpath(".") if os.path.isdir(".") else ""
+    wholes = [_whole_at(here), *(_whole_at(os.path.dirname(os.path.dirname(run.folder))) for run in of_here(environ)[::-1])]
+    whole = next((one for one in wholes if one is not None), None)
+    if whole is not None:
+        path = shlex.quote(one_line(whole.folder))
+        raise NoRunError(
+            f"the runs of this folder are {whole.part}s of a {whole.kind}: {one_line(whole.folder)}",
+            hint=f"trainshed {whole.command} stop {path} stops it; name a run to mean that {whole.part} alone",
+        )
 
 
 def refuse_run_named(text: str, environ: Mapping[str, str]) -> None:
@@ -364,8 +415,8 @@ def chosen(text: str, runs: Sequence[Named]) -> str | bytes:
     if meant[0].name == text:
         places = some([_folder(run) for run in meant[::-1]], 3)
         raise NoRunError(f"several runs are named {text!r}: in {places}", hint="name the folder instead")
-    names = some([run.name for run in meant[::-1]], 3)
-    raise NoRunError(f"{len(meant)} runs begin with {text!r}: {names}", hint="give more characters of the name")
+    there = some([_told(run) for run in meant[::-1]], 3)
+    raise NoRunError(f"{len(meant)} runs begin with {text!r}: {there}", hint="give more of the name, or the folder")
 
 
 def _fitting(text: str, runs: Sequence[Named]) -> list[Named]:

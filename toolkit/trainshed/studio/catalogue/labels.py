@@ -147,7 +147,7 @@ def _kept(folder: str) -> dict[str, Any]:
     """What the file holds, in the form above. Raises LabelError where it is damaged: what is in it is not to be lost."""
     path = f"{folder}/{FILE}"
     try:
-        data = read_bytes(path, LARGEST)
+        data = read_bytes(path, LARGEST, links=False)
         found = json.loads(data) if data is not None else {}
         tags, removed, notes = found.get("tags", {}), found.get("removed", []), found.get("notes", [])
         sound = all(isinstance(text, str) for text in (*tags, *tags.values(), *removed))

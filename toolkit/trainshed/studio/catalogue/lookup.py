@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from trainshed.base.record import Record
-from trainshed.runner.state.stored import Stored, chosen, is_folder, load
+from trainshed.runner.state.stored import Stored, chosen, is_folder
 from trainshed.runner.state.stored import find as find_without
+from trainshed.runner.state.stored import opened as opened_run
 
 from .index_file import NoSqliteError
 from .open_catalogue import opened
@@ -35,4 +36,4 @@ def find(text: str, environ: Mapping[str, str], say: Callable[[str], None]) -> S
         return find_without(text, environ)
     here = " WHERE run IN temp.here" if connection.execute("SELECT 1 FROM sqlite_temp_master").fetchone() else ""
     rows = connection.execute(f'SELECT name, id, folder FROM runs{here} ORDER BY "started"')
-    return load(path_of(chosen(text, [Known(name, run_id or "", folder) for name, run_id, folder in rows])))
+    return opened_run(path_of(chosen(text, [Known(name, run_id or "", folder) for name, run_id, folder in rows])))

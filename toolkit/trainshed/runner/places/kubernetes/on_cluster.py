@@ -203,7 +203,7 @@ def _reached(stored: Stored, run: Run, environ: Mapping[str, str]) -> tuple[ApiS
 
 def _known(folder: str) -> dict[str, Any]:
     """What the submission has noted, {} for nothing that it could have written."""
-    known = read_object(f"{folder}/{CLUSTER_JOB}", 1 << 16)
+    known = read_object(f"{folder}/{CLUSTER_JOB}", 1 << 16, links=False)
     good = {"path": r"/apis/[a-z0-9./-]+", "name": r"[a-z0-9-]+", "folder": r"[a-z0-9-]+"}
     return known if all(re.fullmatch(form, str(known.get(name))) for name, form in good.items()) else {}
 

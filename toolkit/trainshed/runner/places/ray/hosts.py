@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import trainshed
 from trainshed.base.errors import EXIT_SIGNAL_BASE
+from trainshed.base.files import open_unfollowed
 from trainshed.contract.wire.variables import ENTRYPOINTS
 from trainshed.machine.processes import die_with_parent
 from trainshed.machine.signals import stop_raises
@@ -227,7 +228,7 @@ class RayHosts:
         code = f"import sys; sys.path.insert(0, {root!r}); from trainshed.runner.places.ray.driver import main; main()"
         ready = "" if self.job.source_dir else self.environ.get(ENTRYPOINTS, "")
         order = Order(run, self.options, self.secrets, ready, written, theirs.fileno())
-        with open(f"{run.folder}/{LOG}", "ab") as log:
+        with open(f"{run.folder}/{LOG}", "ab", opener=open_unfollowed) as log:
             driver = subprocess.Popen(
                 [sys.executable, "-c", code],
                 env={**self.environ, "RAY_USAGE_STATS_ENABLED": "0"},

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trainshed.base.files import write_atomic
 from trainshed.base.units import duration
 from trainshed.machine.hostlist import expand
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
@@ -140,8 +141,7 @@ class Follower:
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         again, self.stop_signal = bool(self.stop_signal), self.stop_signal or number
         # The batch script must not queue again what is being stopped.
-        with open(f"{self.run.folder}/{CANCELLED}", "w"):
-            pass
+        write_atomic(f"{self.run.folder}/{CANCELLED}", b"")
         if self.state.state == PENDING or again:
             if not again or number == signal.SIGINT:
                 self.screen.say(f"{name}: cancelling job {self.job}")

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_TIMEOUT
+from trainshed.base.files import write_atomic
 from trainshed.base.locks import is_held
 from trainshed.base.units import duration
 from trainshed.machine.signals import SignalPipe
@@ -55,8 +56,7 @@ def stop_from_elsewhere(stored: Stored, environ: Mapping[str, str], *, kill: boo
     """
     client, number = Client(environ), int(stored.ours[SLURM.key])
     client.check()
-    with open(f"{stored.folder}/{CANCELLED}", "w"):  # so that the batch script does not queue it again
-        pass
+    write_atomic(f"{stored.folder}/{CANCELLED}", b"")  # so that the batch script does not queue it again
     end = time.monotonic() + stored.run().job.grace_seconds + KILL_SECONDS
     asked = False
     while is_held(f"{stored.folder}/{SLURM.lock}") and not load(stored.folder).ended:
