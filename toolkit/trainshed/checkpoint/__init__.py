@@ -1,6 +1,16 @@
 """Verified checkpoints of training loops: `from trainshed.checkpoint import Checkpointer`.
 
 Importing this package does not import torch; using a name that needs torch does.
+
+    checkpointer          the class for plain PyTorch; guard with hf_trainer and lightning: a library saves, we seal
+    peer_copy             hosts give each other what one alone has, before the library loads
+    agreement             ranks agree on notices after a step; interrupt sees them, policy decides when to save
+    snapshots             copies the state: state captures it, write_plan divides it among ranks, shardfile lays the file out
+    writer, save          the background thread and its work; blocks writes past the page cache
+    folder, manifest      names, publishing, pruning; sizes and checksums; foreign_manifest: of what a library wrote
+    storage_check         whether the folder takes checkpoints, what its disk has left, who else writes there
+    resume, load          the newest whole checkpoint, verified; fill and dcp put it into tensors; export: weights alone
+    mirror                copies elsewhere: remote for a Checkpointer's, copies for a library's; storage: S3 or fsspec
 """
 
 from __future__ import annotations

@@ -8,6 +8,12 @@
         for batch in batches: ...
 
 Importing this package imports neither torch nor numpy.
+
+    api          what scripts call; channels: what the job says; previous: the model to go on from
+    dataset      the files of a channel, with reader and index (counts, kept on the machine in user_cache)
+    loader       its batches, of what sharding and order (pure) give a rank
+    pipe_stream  Pipe mode, one reader a host (pipe_sharing)
+    formats/     a module a format: counts a file's records, reads them, makes samples; table finds the format
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@
     metrics.log(loss=0.25, step=10)
 
 Imports nothing heavy; any process of a job may use it.
+
+    points       the one format; series the curves, columns the same as numbers, read on while they grow
+    scraper      searches a log by the job's definitions (capture), and as programs print (formats); searching: its process
+    loggers      hooks into trainers; event_files and tensorboard: files of others
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from trainshed.catalog.labels import Change, LabelError, change, read
 
 from support.run_folders import lay_run
 from trainshed.base.files import write_atomic
@@ -19,6 +18,7 @@ from trainshed.runner.files import layout
 from trainshed.runner.job.job import Job
 from trainshed.runner.state.status import StatusFile
 from trainshed.runner.state.stored import NoRunError, find, load
+from trainshed.studio.catalogue.labels import Change, LabelError, change, read
 
 pytestmark = pytest.mark.safety
 TEXT = "of somebody else"

@@ -1,1 +1,6 @@
-"""Verifies what a pipelined step has computed against the undivided model."""
+"""Verifies what a pipelined step has computed against the undivided model.
+
+reference_step    the step of the undivided model; tensor_digest: what is compared; comparing: with which tolerance
+unit_outputs      of every unit; attributes: what modules of other ranks keep; traces: what a forward leaves behind
+verify_budget     how much of it there is memory for
+"""
