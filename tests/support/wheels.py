@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from support.paths import ROOT
@@ -34,10 +35,13 @@ def make_venv(folder: Path) -> Path:
     return packages
 
 
-def own_wheel(folder: Path) -> str:
+def own_wheel(folder: Path, without: Iterable[str] = ()) -> str:
     """Builds trainshed's wheel into `folder`; its file name.
 
     Of a copy: setuptools works in the sources' folder, where two builds at a time take each other's files.
+
+    Args:
+        without: folders of the package to leave out.
     """
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary, "trainshed")
@@ -46,6 +50,8 @@ def own_wheel(folder: Path) -> str:
             shutil.copy(ROOT / name, copy)
         for name in ("toolkit", "entrypoints"):
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        for name in without:
+            shutil.rmtree(copy / "toolkit/trainshed" / name)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(copy)]
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

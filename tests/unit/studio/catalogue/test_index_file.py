@@ -186,9 +186,9 @@ def test_writers_at_once_damage_nothing(place: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from trainshed.studio.catalogue import indexed, looking
+from trainshed.studio.catalogue import indexed, refresh
 from trainshed.cli import main
-looking.SETTLED, looking.SAVED = -1.0, 0.0
+refresh.SETTLED, refresh.SAVED = -1.0, 0.0
 kept, left = indexed.row_of, [5]
 def row_of(*given):
     left[0] -= 1

@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from typing import Any
 
+from trainshed.contract.wire.pipeline import NotServed
+
 ALTERNATIVES = {
     "nn": "use the modules of torch.nn or transformers",
     "optimizers": "use torch.optim (fused=True) or apex",
 }
 OTHERWISE = "trainshed.parallel has the pipeline's API"
+
+
+class UnservedName(NotServed, AttributeError):
+    """A name of a module that is not served. Tools that look through all loaded modules get what they expect."""
 
 
 class _Finder(MetaPathFinder):

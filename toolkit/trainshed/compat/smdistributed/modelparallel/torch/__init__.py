@@ -206,7 +206,7 @@ def tp_register(*_args: Any, **_kwargs: Any) -> Any:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise NotServed(f"smp.{name} is not supported", hint=unserved.ALTERNATIVES.get(name, unserved.OTHERWISE))
+    raise unserved.UnservedName(f"smp.{name} is not supported", hint=unserved.ALTERNATIVES.get(name, unserved.OTHERWISE))
 
 
 __all__ = [

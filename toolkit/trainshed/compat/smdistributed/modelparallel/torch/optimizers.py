@@ -11,7 +11,7 @@ from trainshed.parallel import clip_grad_norm_
 from trainshed.parallel.ground.errors import NotServed
 from trainshed.parallel.session import session
 
-from ...unserved import ALTERNATIVES
+from ...unserved import ALTERNATIVES, UnservedName
 
 
 class FusedLAMB(torch.optim.Optimizer):
@@ -120,4 +120,4 @@ FusedLamb = FusedLAMB
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise NotServed(f"smp.optimizers.{name} is not supported", hint=ALTERNATIVES["optimizers"])
+    raise UnservedName(f"smp.optimizers.{name} is not supported", hint=ALTERNATIVES["optimizers"])

@@ -12,7 +12,7 @@ from torch import nn
 
 from trainshed.parallel.ground.errors import NotServed
 
-from ....unserved import ALTERNATIVES
+from ....unserved import ALTERNATIVES, UnservedName
 from . import huggingface
 
 FusedLayerNorm = nn.LayerNorm
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
         return globals()[name]
     if name.startswith("__"):
         raise AttributeError(name)
-    raise NotServed(f"smp.nn.{name} is not supported", hint=ALTERNATIVES["nn"])
+    raise UnservedName(f"smp.nn.{name} is not supported", hint=ALTERNATIVES["nn"])
 
 
 __all__ = ["FusedLayerNorm", "TensorParallel", "huggingface"]

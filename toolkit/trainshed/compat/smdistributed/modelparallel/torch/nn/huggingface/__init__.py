@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from trainshed.parallel.ground.errors import NotServed
+from .....unserved import UnservedName
 
 _ARCHITECTURES = ("bert", "gpt2", "gptj", "gptneo", "gptneox", "roberta", "t5", "vit")
 
@@ -27,7 +27,7 @@ class _Translations(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         if not name.startswith("translate_"):
-            raise NotServed(f"{self.__name__}.{name} is not supported", hint="only the functions translate_... are there")
+            raise UnservedName(f"{self.__name__}.{name} is not supported", hint="only the functions translate_... are there")
         return _same
 
 
