@@ -14,7 +14,6 @@ import torch.distributed as dist
 from trainshed.parallel import StepOutput, groups, start
 from trainshed.parallel import step as _step
 from trainshed.parallel.clip import GradScaler
-from trainshed.parallel.ground.errors import NotServed
 from trainshed.parallel.groups import local_size, num_microbatches, rank, size
 from trainshed.parallel.start import is_initialized, partition, set_tensor_parallelism
 from trainshed.parallel.start import tensor_parallelism as _tensor_parallelism
