@@ -359,8 +359,8 @@ class Training:
     def measure(self) -> None:
         """Evaluates the round that was made last; raises Problem for what is not a number."""
         values = self.engine.measured(self.matrices, self.round - 1)
-        shown = "".join(f"#011{name}:{value:.6g}" for name, value in values.items())
-        self.ring.say(f"[{self.round - 1}]{shown}")  # as the platform's logs have it
+        shown = "".join(f"\t{name}:{value:.6g}" for name, value in values.items())
+        self.ring.say(f"[{self.round - 1}]{shown}")  # the platform's logs show a tab as #011
         self.log({name.replace("-", ":", 1): value for name, value in values.items()}, self.round)
         for name, value in values.items():
             self.history.setdefault(name, []).append(value)

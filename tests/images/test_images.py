@@ -329,7 +329,7 @@ def test_a_container_that_is_killed_goes_on_to_the_same_trees(container: Contain
 
     straight, killed = job("straight"), job("killed")
     running = container.start(job=killed, env={"OMP_NUM_THREADS": "1"})
-    running.wait_for("[60]#011")
+    running.wait_for("[60]\t")
     docker("kill", running.name, check=False)
     assert running.wait().status in (137, 0), "killed, or so quick that it was done"
     for one in (straight, killed):

@@ -125,9 +125,9 @@ def test_the_script_wins_over_the_job(s3: dict[str, str], tmp_path: Path) -> Non
 
 def test_a_bucket_that_does_not_exist_ends_the_job_at_the_start(s3: dict[str, str], tmp_path: Path) -> None:
     with Train(tmp_path, TRAINING, env={**s3, "STEPS": "5"}, checkpoint_copy_to="s3://bukket/run") as job:
-        assert job.end() != 0
-    assert "checkpoints cannot be fetched from s3://bukket/run: " in (tmp_path / "output/failure").read_text()
-    assert "bucket does not exist" in job.output
+        assert job.end() == 1
+    assert "no copy can be put to s3://bukket/run: " in (tmp_path / "output/failure").read_text()
+    assert "bucket does not exist" in job.output and "start rank" not in job.output
 
 
 def test_saves_below_the_jobs_folder_are_copied_to_the_same_place_below(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from support.lazy import Lazy
 
 numpy: Any = Lazy("numpy")
 ROWS = 900
-LINE = re.compile(r"^\[(\d+)\]#011(.+)$", re.MULTILINE)
+LINE = re.compile(r"^\[(\d+)\]\t(.+)$", re.MULTILINE)
 
 
 def rows(seed: int = 0) -> tuple[Any, Any]:
@@ -37,7 +37,7 @@ def channels(tables: Path) -> tuple[str, ...]:
 
 def measured(output: str) -> list[dict[str, float]]:
     """What each round has measured, by name."""
-    found = [pairs.split("#011") for _, pairs in LINE.findall(output)]
+    found = [pairs.split("\t") for _, pairs in LINE.findall(output)]
     return [{name: float(value) for name, _, value in (pair.rpartition(":") for pair in pairs)} for pairs in found]
 
 

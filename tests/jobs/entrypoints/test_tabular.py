@@ -104,7 +104,7 @@ def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, table
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     (tmp_path / "checkpoints").mkdir()
     with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=ranks, **kept) as job:
-        job.wait_for(r"^\[16\]#011")
+        job.wait_for(r"^\[16\]\t")
         for process in job.processes:
             os.kill(process.pid, signal.SIGKILL)
         job.finish()
@@ -122,7 +122,7 @@ def test_a_notice_saves_and_ends_well(tmp_path: Path, tables: Path) -> None:
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     arguments = [*channels(tables), "--num_round", "100000", *HALVES]
     with programs.started(PROGRAM, *arguments, cwd=tmp_path, **kept) as job:
-        job.wait_for(r"^\[25\]#011")
+        job.wait_for(r"^\[25\]\t")
         job.processes[0].terminate()
         job.succeed()
     assert json.loads((tmp_path / "model" / "model.json").read_text())["trained"]["finished"] is False

@@ -53,7 +53,7 @@ def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, table
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     (tmp_path / "checkpoints").mkdir()
     with programs.started(PROGRAM, *arguments, cwd=tmp_path, **kept) as job:
-        job.wait_for(r"^\[16\]#011")
+        job.wait_for(r"^\[16\]\t")
         for process in job.processes:
             os.kill(process.pid, signal.SIGKILL)
         job.finish()
@@ -82,7 +82,7 @@ def test_a_stopped_job_goes_on_to_the_same_end(tmp_path: Path, tables: Path) -> 
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     (tmp_path / "checkpoints").mkdir()
     with programs.started(PROGRAM, *arguments, cwd=tmp_path, **kept) as job:
-        job.wait_for(r"^\[5\]#011")
+        job.wait_for(r"^\[5\]\t")
         job.processes[0].send_signal(signal.SIGTERM)
         stopped = job.succeed()
     resumed = programs.run(PROGRAM, *arguments, cwd=tmp_path, **kept)

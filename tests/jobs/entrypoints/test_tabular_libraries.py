@@ -83,7 +83,7 @@ def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, table
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     (tmp_path / "checkpoints").mkdir()
     with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=ranks, **kept) as job:
-        job.wait_for(r"^\[16\]#011")
+        job.wait_for(r"^\[16\]\t")
         for process in job.processes:
             os.kill(process.pid, signal.SIGKILL)
         job.finish()

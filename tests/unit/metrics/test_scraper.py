@@ -156,6 +156,13 @@ def test_a_definition_that_nothing_resembles_is_named_once_in_a_long_log() -> No
     assert scraper.finish() == []
 
 
+def test_an_expression_for_the_platforms_logs_finds_a_tab() -> None:
+    """CloudWatch shows a tab as #011, and the requests of the platform's XGBoost have it so."""
+    scraper = Scraper([("train:rmse", r"\[\d+\]#011train-rmse:([-+.0-9]+)"), ("b", r"#011b:([0-9.]+)")])
+    points = scraper.scan(b"[3]\ttrain-rmse:0.5\n[4]#011train-rmse:0.25\tb:2\n", 0.0)
+    assert [(point.name, point.value) for point in points] == [("train:rmse", 0.5), ("train:rmse", 0.25), ("b", 2.0)]
+
+
 def test_an_expression_that_takes_for_ever_costs_its_own_metric_alone() -> None:
     scraper = Scraper([("bad", r"^(a+)+$"), ("loss", r"loss=(.*)")], "off")
     lines = b"a" * 60 + b"!\nloss=0.5\n"

@@ -115,6 +115,7 @@ class Training:
             roster = make_roster(job, cluster, self._environ, self._voice.say)
             self._settle = self._tell_joining(roster, job)
             program = self.prepare(job, others=roster.preparing())
+            self._check_copies(job)
             self._record.data_seen(data_seen(job, self._voice.say))
             planned = Planned(job, cluster, program, self.plan(job, cluster, program, scratch.path))
             self._join(planned, roster, scratch)
@@ -127,6 +128,13 @@ class Training:
         cluster = self.resolve(job)
         program = self.prepare(job, dry=True)
         return Planned(job, cluster, program, self.plan(job, cluster, program, scratch))
+
+    def _check_copies(self, job: TrainingJob) -> None:
+        """Raises TrainshedError: copies of checkpoints would be refused."""
+        if job.settings.checkpoint_copy_to:
+            from .copies_check import check_copies
+
+            check_copies(job.settings.checkpoint_copy_to, self._environ)
 
     def _warn(self, job: TrainingJob) -> None:
         for warning in job.warnings:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LONGEST_SEARCH = 0.5  # seconds of CPU time for the definitions on one block of lines: a thousand times what they need
 LONGEST_LINE = 16_384  # characters that are searched; what is longer holds no metrics
+TAB_THERE = "#011"  # a tab in the platform's logs, in octal as rsyslog writes it
 PATIENCE = 200  # lines after which a definition that has matched none is said to
 
 
@@ -33,6 +34,11 @@ class _TooSlow(Exception):
 
 def _too_slow(_signal: int, _frame: object) -> None:
     raise _TooSlow
+
+
+def _as_the_platform_shows(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
+    """Searches a line as CloudWatch has it, with `#011` for a tab, where the expression was written for that."""
+    return pattern.search(line.replace("\t", TAB_THERE)) if "\t" in line and TAB_THERE in pattern.pattern else None
 
 
 class Scraper:
@@ -128,7 +134,7 @@ class Scraper:
         values: list[tuple[str, float]] = []
         for name, pattern in self._definitions.items():
             self._searching = name
-            match = pattern.search(line)
+            match = pattern.search(line) or _as_the_platform_shows(pattern, line)
             if match is None:
                 if self._unmatched.get(name) == "" and nearest(self._words[name], line):
                     self._unmatched[name] = line
