@@ -104,7 +104,7 @@ def test_a_place_that_is_none_is_told(added: Path, name: str, words: str) -> Non
 
 @pytest.mark.parametrize("acts", ["adds:MISSING", "missing:Place", "builtins:id", "builtins:sorted"])
 def test_what_acts_at_an_added_place_is_looked_at(added: Path, acts: str) -> None:
-    with pytest.raises(places.UnknownPlace, match="cannot be loaded|neither Hosts nor a Queue"):
+    with pytest.raises(places.UnknownPlace, match=r"cannot be loaded|neither Hosts nor a Queue"):
         acting(places.find("a_place").replace(acts=acts))
 
 
