@@ -102,17 +102,24 @@ def test_a_place_that_is_none_is_told(added: Path, name: str, words: str) -> Non
         places.find(name)
 
 
+@pytest.mark.parametrize("acts", ["adds:MISSING", "missing:Place", "builtins:id", "builtins:sorted"])
+def test_what_acts_at_an_added_place_is_looked_at(added: Path, acts: str) -> None:
+    with pytest.raises(places.UnknownPlace, match=r"cannot be loaded|neither Hosts nor a Queue"):
+        acting(places.find("a_place").replace(acts=acts))
+
+
 def test_a_run_of_an_added_place_is_known_by_its_files(added: Path) -> None:
     run = Stored("/nowhere", {"Trainshed": {"AJob": "7"}}, {"engine": "a_place"})
 
     assert run.place.name == "a_place" and run.submitted == "job 7 of A"
 
 
-def test_a_run_is_not_lost_where_its_place_is_no_longer_installed() -> None:
-    run = Stored("/nowhere", {}, {"engine": "gone"})
+@pytest.mark.parametrize("name", ["gone", "broken"])
+def test_a_run_is_not_lost_where_its_place_is_no_longer_installed(added: Path, name: str) -> None:
+    run = Stored("/nowhere", {}, {"engine": name})
 
-    assert run.submitted == "on gone, which no package here adds" and not run.lost
-    with pytest.raises(places.UnknownPlace, match="nothing runs jobs at gone"):
+    assert run.submitted == f"on {name}, which no package here adds" and not run.lost
+    with pytest.raises(places.UnknownPlace, match=f"nothing runs jobs at {name}"):
         acting(run.place)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from trainshed.base.errors import JobError
+from trainshed.runner.job.places import Can, Place
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, LINEAR, LOG, REVERSE_LOG, Parameter
 from trainshed.studio.tune.tuning import ASHA, BEST, GP, GRID, HYPERBAND, IDENTICAL, MAXIMIZE, MEDIAN, MINIMIZE, Tuning
 from trainshed.studio.tune.tuning_file import read_tuning
@@ -69,6 +70,20 @@ def test_a_whole_file(tmp_path: Path) -> None:
     limits = tuning.limits
     assert (limits.max_jobs, limits.max_parallel, limits.max_runtime, limits.max_billable) == (30, 2, 3600, 7200)
     assert (limits.max_failed, limits.target, limits.not_improving) == (3, 0.99, 10)
+
+
+def test_trials_run_where_the_table_of_places_says_that_they_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    added = Place("a_place", "trainshed.runner.places.here:Here", "A", "at A", can=Can(pipe=False))
+    monkeypatch.setattr("trainshed.runner.job.places._added", {"a_place": added}.get)
+    piped = WHOLE.replace(
+        "  program: train.py", f"  program: train.py\n  channels: {{x: {{path: {tmp_path}, input_mode: Pipe}}}}"
+    )
+
+    assert read(tmp_path, WHOLE + "on: slurm\n").place == "slurm"
+    assert read(tmp_path, WHOLE + "on: a_place\n").place == "a_place"
+    assert "on = ssh: must be one of here, slurm" in problems(tmp_path, WHOLE + "on: ssh\n")[0]
+    for place, where in (("slurm", "on Slurm"), ("a_place", "at A")):
+        assert f"Pipe mode does not work {where} (use File)" in problems(tmp_path, piped + f"on: {place}\n")[0]
 
 
 def test_what_is_kept_of_it_is_read_again_as_it_was(tmp_path: Path) -> None:

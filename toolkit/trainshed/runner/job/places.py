@@ -162,10 +162,17 @@ def find(name: str) -> Place:
 
 
 def of_engine(engine: str) -> Place | None:
-    """The place that `job.json` names as the engine of a run's hosts; None for a container engine, or none."""
+    """The place that `job.json` names as the engine of a run's hosts; None for a container engine, or none.
+
+    One that no package adds (any more), or whose package is broken, is a place where nothing acts.
+    """
     if engine in _ENGINES or not _NAME.fullmatch(engine):
         return None
-    return known(engine) or Place(engine, title=engine, where=f"on {engine}")
+    try:
+        found = known(engine)
+    except UnknownPlace:  # who lists runs is not to be kept from the others
+        found = None
+    return found or Place(engine, title=engine, where=f"on {engine}")
 
 
 def has_options(name: str) -> bool:

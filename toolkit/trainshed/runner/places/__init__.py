@@ -22,6 +22,10 @@ def acting(place: Place) -> Hosts | Queue:
     """What acts at a place; its modules are loaded here. Raises UnknownPlace."""
     if not place.acts:
         raise UnknownPlace(f"nothing runs jobs at {place.title}", hint="is the package that adds the place installed?")
-    made = resolve_name(place.acts)(place)
-    assert isinstance(made, (Hosts, Queue)), place.acts
+    try:
+        made = resolve_name(place.acts)(place)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise UnknownPlace(f"what acts {place.where} cannot be loaded: {error}", hint=place.acts) from error
+    if not isinstance(made, (Hosts, Queue)):
+        raise UnknownPlace(f"{place.acts} is neither Hosts nor a Queue", hint="docs/places.md says what a place has")
     return made
