@@ -23,10 +23,6 @@ from trainshed.runner.state import identity, index
 from trainshed.runner.state.job_json import described
 from trainshed.runner.state.status import StatusFile, iso
 from trainshed.runner.state.stored import Stored, every, load
-from trainshed.studio.catalogue import labels
-from trainshed.studio.catalogue.indexed import facts_of
-from trainshed.studio.ui.catalog import row_of
-from trainshed.studio.ui.details import details
 
 EVIL = "good\nprogram: /evil.py\r\x1b]0;owned\x07\u202e"
 
@@ -103,6 +99,7 @@ def test_a_completed_run_is_taken_up_again_only_where_that_is_asked_for(run: Run
         to_resume(stored, os.environ, lambda _: None)
     assert f"trainshed resume {run.name} --again" in refused.value.hint
     assert to_resume(stored, os.environ, lambda _: None, again=True).folder == run.folder
+    details: Any = pytest.importorskip("trainshed.studio.ui.details").details
     assert not details(stored)["can"]["resume"]
     stopped = change(run.folder, "status.json", lambda told: told.update(TrainingJobStatus="Stopped"))
     assert details(stopped)["can"]["resume"] and to_resume(stopped, os.environ, lambda _: None).id == run.id
@@ -124,8 +121,11 @@ def test_the_time_between_an_end_and_a_new_start_is_not_part_of_the_duration(run
         told.update(TrainingJobStatus="Completed", TrainingEndTime=iso(run.started + 1710))
 
     stored = change(run.folder, "status.json", edit)
-    assert facts_of(stored, labels.Labels())["duration"] == 15.0
-    assert row_of("key", stored)["paused"] == 1695.0
+    labels: Any = pytest.importorskip("trainshed.studio.catalogue.labels")
+    indexed: Any = pytest.importorskip("trainshed.studio.catalogue.indexed")
+    catalog: Any = pytest.importorskip("trainshed.studio.ui.catalog")
+    assert indexed.facts_of(stored, labels.Labels())["duration"] == 15.0
+    assert catalog.row_of("key", stored)["paused"] == 1695.0
 
 
 def test_a_moved_folder_and_one_whose_inode_has_changed_are_the_run(run: Run, tmp_path: Path) -> None:
