@@ -1,7 +1,8 @@
 """Secrets in the unusual forms that tools write them in; and lines of training logs, which stay.
 
-`REPORTED` and `STAYS` are what others found. `UNSEEN` and `LOG_LINES` were written in two parts, each before anyone looked
-at what becomes of it: 15 of the first 73 secrets were shown, then 8 of the other 75, before these kinds were mended.
+`REPORTED` and `STAYS` are what others found. `UNSEEN` and `LOG_LINES` were written in three parts, each before anyone looked
+at what becomes of it. At first 15 of 73, 8 of 75 and 6 of 68 secrets were shown, and 0, 2 and 2 of about 60 log lines masked
+each; these kinds were mended then.
 A `¶` is the end of a line, a `→` is a tab.
 """
 
@@ -252,6 +253,74 @@ NEPTUNE_API_TOKEN="<<eyJhcGlfYWRkcmVzcyI6Imh0dHBzOi8vYXBwLm5lcHR1bmUuYWkifQ==>>"
 SENDGRID_API_KEY = SG.<<{A20}ab.{A36}ab>>
 DATABRICKS_TOKEN=<<dapi{HEX32}>>
 kaggle.json: {{"username":"me","key":"<<{HEX32}>>"}}
+kubectl --token <<{A20}>> get pods
+kubectl create secret generic x --from-literal='api-key=<<hunter2x>>'
+  env:¶  - name: AWS_SECRET_ACCESS_KEY¶    value: "<<wJalrXUtnFEMI/K7MDENG/bPxRfiCY>>"
+helm upgrade app chart --set-string db.password=<<hunter2>>
+argocd login host --username admin --password <<hunter2>>
+vault login <<hvs.CAESI{A20}{A20}>>
+VAULT_TOKEN=<<s.{A20}>>
+consul kv put db/password <<hunter2x>>
+output "token" = "<<{A36}>>"
+resource "aws_db_instance" "x" {{ password = "<<hunter2>>" }}
+export TF_VAR_master_password=<<hunter2>>
+git push https://me:<<ghp_{A36}>>@github.com/o/r.git main
+fatal: could not read from 'https://oauth2:<<glpat-{A20}>>@gitlab.com/o/r'
+credential.helper store: https://me:<<p@ss>>@host
+pip install git+https://<<{A20}>>@github.com/o/r.git
+export PIP_INDEX_URL=https://u:<<hunter2>>@nexus/simple
+conda config --set channel_alias https://host/t/<<tk-{A20}>>/
+npm ERR! //npm.pkg.github.com/:_authToken=<<ghp_{A36}>>
+NPM_TOKEN=<<npm_{A36}>> npm publish
+"//registry/": {{ "npmAuthToken": "<<{A20}>>" }}
+aws sts: AccessKeyId=x SecretAccessKey=<<wJalrXUtnFEMI/K7MDENG>> SessionToken=y
+boto3.client("s3", aws_access_key_id="x", aws_secret_access_key="<<wJalrXUtnFEMI>>")
+Session(aws_session_token='<<IQoJb3JpZ2lu{A20}>>')
+gcloud auth activate-refresh-token me <<1//0{A36}>>
+{{"refresh_token": "<<1//0{A36}>>"}}
+az storage blob upload --account-key <<{A36}==>> --file x
+az acr login --username u --password <<hunter2>>
+AZURE_STORAGE_KEY=<<{A36}==>>
+docker run --env MYSQL_PASSWORD=<<hunter2>> mysql
+docker service create --secret id=x --env TOKEN=<<{A20}>> app
+"credsStore": "", "identitytoken": "<<{JWT}>>"
+ENV HF_TOKEN=<<hf_{A20}{A20}>>
+ARG GITHUB_TOKEN=<<ghp_{A36}>>
+curl -H "Authorization: Token <<{A20}>>" https://h
+curl -H 'Api-Key: <<{A20}>>' https://h
+curl --oauth2-bearer <<{A20}>> https://h
+curl -u 'me:<<hun ter2>>' https://h
+curl https://h -d password=<<hunter2>>
+requests.post(url, auth=("me", "<<hunter2x>>"))
+httpx.Client(headers={{"X-API-Key": "<<{A20}>>"}})
+psycopg2.connect(host="db", user="me", password="<<hunter2>>")
+create_engine("postgresql+psycopg://me:<<hunter2>>@db/x")
+DATABASE_URL=postgres://me:<<hunter2>>@db:5432/x
+ALTER USER me IDENTIFIED WITH mysql_native_password BY '<<hunter2>>';
+mysql -h db -ume -p<<hunter2>> x
+mongodump --username me --password <<hunter2>>
+redis-cli -u redis://default:<<hunter2>>@h:6379
+CONFIG SET requirepass "<<s3cr3tpw>>"
+slack token: <<xoxb-123456789012-{A20}>>
+SLACK_WEBHOOK=<<https://hooks.slack.com/services/T0/B0/{A20}>>
+Stripe(api_key="<<sk_test_{A20}>>")
+HfFolder.save_token("<<hf_{A20}{A20}>>")
+wandb.login(relogin=True, key="<<{HEX40}>>")
+wandb_key: <<{HEX40}>>
+"access_token":"<<{A20}>>","expires_in":3600
+set-cookie: auth=<<{A36}>>; Path=/
+-----BEGIN ENCRYPTED PRIVATE KEY-----¶<<MIIFHDBOBgkqhkiG9w0BBQ0wQTApBgkq>>¶-----END ENCRYPTED PRIVATE KEY-----
+DJANGO_SECRET_KEY = '<<x7#k2$abc-defghij>>'
+app.config['SECRET_KEY'] = '<<x7k2abcdefghij>>'
+ssl.keystore.password=<<changeit1>>
+sasl.jaas.config=org.X required username="u" password="<<hunter2>>";
+[smtp]¶user = me¶pass = <<hunter2>>
+password = "<<hunter2>>" # toml
+$cred = "<<hunter2x>>" | ConvertTo-SecureString -AsPlainText
+[Environment]::SetEnvironmentVariable("API_KEY", "<<hunter2x>>")
+setx OPENAI_API_KEY "<<sk-{A36}>>"
+ansible-playbook -e "db_password=<<hunter2>>"
+ORACLE_PWD=<<hunter2>>
 """.strip("\n").splitlines()
 
 LOG_LINES = """
@@ -389,6 +458,66 @@ register_forward_hook(hook) -> hook_id=3
 cookie: the fortune teller said 12
 ConnectionResetError: [Errno 104] Connection reset by peer
 passenger_count=4, compass_heading=12.5deg
+step=10 loss=3.2 ppl=24.5 tok/s=12.3k mem=31.2GB
+{"step": 10, "tokens": 40960, "lr": 0.0003, "loss/train": 2.31}
+[INFO|tokenization_utils_base.py:2021] loading file tokenizer.json from cache at /root/.cache/tok-v2
+[WARNING|logging.py:314] Special tokens have been added in the vocabulary
+Generated token ids: [50256, 198, 464]
+decoded: 'The key insight is that tokens2vec'
+Using device: cuda:0, dtype bf16
+using tokenizer Qwen2TokenizerFast with 151665 tokens
+Model has 32 layers, 8 key-value heads
+Loading pretrained weights from hub (sha 7ae557604adf67be50417f59c2c2f167def9a775)
+HEAD is now at 7ae5576 fix: token count
+Merge branch 'fix-auth-token2' into main
+Author: bob2024 <bob@host.example>
+File "/app/auth/token_store2.py", line 3, in get_token
+KeyError: 'input_ids2'
+AssertionError: key mismatch: got q_proj1, expected k_proj2
+torch.Size([2, 12, 64]) key.shape
+RuntimeError: Expected key.size(1) == value.size(1)
+  (k_proj): Linear(in_features=4096, out_features=1024, bias=True)
+self.key_norm2.weight grad 1.2e-3
+INFO: 10.0.0.5:45678 - "GET /health HTTP/1.1" 200 OK
+10.0.0.1 - - "GET /v1/tokens/count?n=12345 HTTP/1.1" 200
+cache hit rate 98% key=1234abcd
+Dataset({features: ['text', 'key'], num_rows: 1000})
+Map (num_proc=4): 100%|####| 1000/1000 [00:01<00:00, 900.12 examples/s]
+pip: Collecting tokenizers<0.21,>=0.20 Downloading tokenizers-0.20.3-cp311.whl (3.0 MB)
+Processing /wheels/PyJWT-2.8.0-py3-none-any.whl
+conda env: pytorch-auth2
+job token-train-2024 submitted as 48213
+srun -u -n 4 python2 train.py
+docker exec -u root:root box ls
+chown -R user2:group3 /data
+rsync -e ssh -u host:dir2 /x
+wandb sync wandb/offline-run-20241128_101010-abc123de
+https://wandb.ai/team/proj/runs/abc123de
+mlflow.set_tracking_uri("http://mlflow:5000")
+s3://bucket/data/secrets-of-the-sea/part1.parquet
+gs://bucket/keys/part-0001
+hdfs://nn:8020/user/auth2/x
+/webhooks/handlers/on_token_2f3a4b5c6d7e8f90.py
+register_full_backward_hook(hook_12345678)
+cookie monster ate 12 cookies
+next token: " Paris2024"
+| step | loss | tokens |
+| 100 | 2.31 | 409600 |
+| api_key | str |
+| password_strength | 0.98a1 |
+tokens_seen→1234567→step→12
+key→value1
+ENV PATH /opt/conda/bin:$PATH
+ENV TOKENIZERS_PARALLELISM false
+set epochs 12
+password policy: at least 12 characters
+The secret is in the sauce2go
+Enter password for key '/root/.ssh/id_rsa':
+Permission denied (publickey,password).
+debug1: Authentications that can continue: publickey,password
+sk-image-processing-utils-v10
+test_secrets.py::test_api_key_is_hidden[case-12] PASSED
+Saving model checkpoint to out/checkpoint-token-1200
 """.strip("\n").splitlines()
 
 

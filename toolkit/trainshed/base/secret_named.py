@@ -43,7 +43,7 @@ _RANDOM = "random"  # words may stand there, too
 # Signs, of which a text has one; the expression of a name and what follows it; that of the value; its evidence.
 _FORMS = (
     # api_key=..., "password": "...", export DB_PASS='...', but not file.py::test
-    ("=:", rf"{_NAME}({_QUOTES}[ \t]{{0,3}}(?:=>|:=|:(?!:)|=)[ \t]{{0,3}}){_BEFORE_VALUE}", _VALUE, _WRITTEN),
+    ("=:", rf"{_NAME}({_QUOTES}\]?[ \t]{{0,3}}(?:=>|:=|:(?!:)|=)[ \t]{{0,3}}){_BEFORE_VALUE}", _VALUE, _WRITTEN),
     ("-", r"(?<!\S)(--[A-Za-z][\w-]{1,60})([ ])(?=[^\s-])", _VALUE, _GIVEN),
     # ['--api-key', '...'] and ("api_key", "...")
     ("-", rf"[\"'](--?[A-Za-z][\w-]{{1,60}})({_QUOTE},\s{{0,40}}[bru]?)(?={_QUOTE}[^-\s])", _VALUE, _GIVEN),

@@ -108,6 +108,7 @@ _AFTER = (
     ("-stdin", r"(?i)((?:echo|printf)\s(?:-n\s)?['\"]?)([^\s'\"$|]{4,})(?=['\"]?\s?\|[^\n]{0,200}-stdin)"),
     ("curl", r"(\bcurl\b[^\n|]{0,300}?(?<=\s)(?:-b|--cookie)[ =]?['\"]?[\w.-]{1,64}=)([^\s'\"]{6,})"),
     ("securestring", r"(?i)(securestring\s(?:-string\s)?['\"])([^'\"\n]+)"),
+    ("securestring", r"(['\"])([^'\"\n]{4,200})(?=['\"]\s?\|\s?ConvertTo-SecureString)"),
     ("pass:", r"(?<=\s)(-pass(?:in|out)?\spass:)([^\s'\"]+)"),
     ("requirepass", r"(?<!\S)(requirepass\s{1,8})(?!is\s|to\s)([^\s]{4,})"),
     ("masterauth", r"(?<!\S)(masterauth\s{1,8})(?!is\s|to\s)([^\s]{4,})"),
@@ -125,7 +126,10 @@ _AFTER = (
     ("mysql", r"(mysql\w{0,10}\s[^\n]{0,200}?(?<=\s)-p)([^\s'\"]+)"),
     ("pass", r"(?i)((?:passw(?:or)?d|passphrase)(?:\s+is|\s*=)?\s{1,3}['\"]?)"
              r"(?=[^\s'\"]{0,99}[\d!#$%&*@?^~])(?=[^\s'\"]{0,99}[A-Za-z])([^\s'\"]{8,})"),
-    ("identified by", r"(?i)(identified by\s+['\"])([^'\"\n]+)"),
+    ("identified", r"(?i)(identified (?:with \w{1,40} )?by\s+['\"])([^'\"\n]+)"),
+    ("pass", r"(?m)^([ \t]{0,8}pass[ \t]?[=:][ \t]?['\"]?)(?=\S{0,99}\d)(?=\S{0,99}[A-Za-z])([^\s'\"]{6,})"),
+    ("auth", r"(\bauth\s?=\s?\(\s?['\"][^'\"\n]{1,99}['\"],\s?['\"])([^'\"\n]{4,})"),
+    ("/t/", r"(://[^/\s]{1,200}/t/)([\w-]{12,})(?=/|\s|\Z)"),
     # The inside of a private key, as lines or with `\\n` on one.
     ("private key", r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)"
                     r"((?:\s|\\+[nr]|[\w-]{1,30}: [^\n\\]{1,100})*[A-Za-z0-9+/=]{16,}(?:[A-Za-z0-9+/=\s]|\\+[nr])*)"),

@@ -49,7 +49,7 @@ _SUSPECTS = (
 _SUSPECT_ENDS = ("pat", "pass", "pw", "sas", "creds", "dsn")
 # What names a secret wherever it stands in a name: PGPASSWORD, DBPassword, WANDB_API_KEY, hftoken.
 _CERTAIN = (
-    r"(?i)secret(?!ar)|passw(?:or)?d|passphrase|credential"
+    r"(?i)secret(?!ar)|passw(?:or)?d(?!s?[^a-z]?(?:strength|length|policy|policies|rule|score))|passphrase|credential"
     r"|(?:api|access|private|secret|signing|encryption|ssh|storage|account|license)[^a-z]?keys?(?![a-z])"
     r"|(?:auth|access|api|refresh|session|hub|hf|bot|sas|id)[^a-z]?tokens?(?![a-z])|[^a-z]pwd$|(?:^|[^a-z])cookies?$"
     r"|authorization$|webhook(?:[^a-z]?ur[il])?$|client[^a-z]key[^a-z]data$|connection[^a-z]?string|conn[^a-z]?str$|(?:^|[^a-z])sas$"
