@@ -13,8 +13,9 @@ from trainshed.contract.wire.variables import ENTRYPOINTS
 
 
 def test_a_folder_that_is_named_comes_before_the_checkouts(tmp_path: Path) -> None:
-    assert ready_folders({ENTRYPOINTS: str(tmp_path)})[:2] == [str(tmp_path), str(ROOT / "entrypoints")]
-    assert ready_folders({ENTRYPOINTS: str(tmp_path / "absent")})[0] == str(ROOT / "entrypoints")
+    own = ready_folders({})
+    assert own and ready_folders({ENTRYPOINTS: str(tmp_path)}) == [str(tmp_path), *own]
+    assert ready_folders({ENTRYPOINTS: str(tmp_path / "absent")}) == own
 
 
 def test_what_pip_installs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
