@@ -16,6 +16,22 @@ from support.sources import tree_of
 
 FACES = ("trainshed.checkpoint", "trainshed.compiler", "trainshed.parallel", "trainshed.parallel.data", "trainshed.runner")
 
+# Beside the faces: what pages, examples and ready programs have told people to import, at any time.
+TOLD = (
+    *("trainshed.algorithms.declaration:beside", "trainshed.algorithms.shelf:missing", "trainshed.autopatch:"),
+    *("trainshed.algorithms.values:Hyperparameter", "trainshed.checkpoint.dcp:Reader", "trainshed.checkpoint.guard:Guard"),
+    *("trainshed.checkpoint.hf_trainer:attach", "trainshed.checkpoint.parts:save", "trainshed.checkpoint.ranks:Ranks"),
+    *("trainshed.data.channels:facts_of", "trainshed.data.dataset:Files", "trainshed.data.errors:SampleError"),
+    *("trainshed.data.formats.format:Format", "trainshed.data.formats.images:decode_image", "trainshed.data.loader:Loader"),
+    *(
+        "trainshed.data.formats.protobuf:RecordIOProtobuf",
+        "trainshed.data.formats.recordio:RecordIO",
+        "trainshed.metrics:log",
+    ),
+    *("trainshed.machine.hardware:probe", "trainshed.observe.bottleneck:read_verdict", "trainshed.observe.steps:read_steps"),
+    *("trainshed.metrics:log", "trainshed.observe.system:read_system", "trainshed.parallel.data.meeting_place:"),
+)
+
 
 def typed_names(tree: ast.Module) -> set[str]:
     """The names that type checkers see: what the file imports for them alone."""
@@ -67,3 +83,12 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_type_checkers_of_users_see_our_types() -> None:
     assert (TOOLKIT / "trainshed" / "py.typed").read_text() == ""
     assert 'trainshed = ["py.typed", "studio/ui/static/*"]' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.torch
+def test_what_people_were_told_to_import_is_still_there() -> None:
+    def check(told: str) -> None:
+        module, _, name = told.partition(":")
+        assert not name or hasattr(importlib.import_module(module), name)
+
+    check_each(TOLD, check)
