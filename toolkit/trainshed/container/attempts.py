@@ -19,7 +19,7 @@ from .hangs.hang_watch import HangWatch, stops_on_hang
 from .launchers import launcher_of
 from .metrics_watch import MetricsWatch
 from .notices import Notices
-from .report.training_result import TrainingResult
+from .report.finish import TrainingResult
 from .restarts import Ended, Restarts, counted
 from .rules_watch import RulesWatch
 from .sampling.system_watch import SystemWatch, sampling_plan

@@ -27,9 +27,8 @@ from .data_seen import data_seen
 from .notices import Interruption
 from .planning import Planned
 from .program import prepare
-from .report.finish import finish
+from .report.finish import TrainingResult, finish
 from .report.run_record import RunRecord
-from .report.training_result import TrainingResult
 from .roster import agree, elastic, make_roster, tell_before_start
 from .roster.roster import LeaderMoved
 from .supervisor.launch_plan import StartError

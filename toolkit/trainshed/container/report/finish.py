@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from trainshed.base.errors import EXIT_SUCCESS, visible
+from trainshed.base.record import Record
 from trainshed.contract.outcome import read_own_failure, write_failure, write_success
 from trainshed.contract.wire.checkpoint_trouble import take
 
@@ -18,10 +19,22 @@ if TYPE_CHECKING:
     from trainshed.contract.outcome import Failure
     from trainshed.contract.paths import Paths
 
+    from ..notices import Interruption
+    from ..supervisor.launch_plan import Outcome
     from .run_record import RunRecord
-    from .training_result import TrainingResult
 
 _MOST_TOLD = 50  # restarts in a failure file
+
+
+class TrainingResult(Record):
+    """How a job ended on this host: by a failure, by an interruption, or by neither (success).
+
+    outcome: how the ranks of the last attempt ended, None where none was started.
+    """
+
+    failure: Failure | None = None
+    interruption: Interruption | None = None
+    outcome: Outcome | None = None
 
 
 def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice) -> int:
