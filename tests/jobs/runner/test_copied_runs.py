@@ -37,7 +37,8 @@ def start(project: Project) -> Path:
     assert done.status == 0, done.output
     folder = project.folder / "runs" / done.stdout.strip()
     wait_until(lambda: (folder / "checkpoints/step-algo-1").exists(), "the script counts")
-    wait_until(lambda: "starting at" in (folder / "logs/algo-1.log").read_text(), "the runner has read what it said")
+    log = folder / "logs/algo-1.log"
+    wait_until(lambda: log.exists() and "starting at" in log.read_text(), "the runner has read what it said")
     return folder
 
 
