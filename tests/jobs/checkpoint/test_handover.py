@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.safety]
 SCRIPT = """\
 import os, sys
 import torch.distributed as dist
-from trainshed.checkpoint import CheckpointError, handover
+from trainshed.checkpoint import CheckpointError, peer_copy as handover
 from trainshed.checkpoint.guard import Guard
 
 rank = int(os.environ["RANK"])

@@ -24,7 +24,8 @@ SCRIPT = """\
 import errno, json, os, sys
 import torch
 import torch.distributed as dist
-from trainshed.checkpoint import CheckpointError, parts
+from trainshed.checkpoint import CheckpointError
+from trainshed.checkpoint import tensor_folder as parts
 
 action, path, option = sys.argv[1:]
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

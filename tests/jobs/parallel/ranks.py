@@ -340,8 +340,9 @@ def _main(out: str, environ: dict[str, str], work: tuple[str, tuple[Any, ...]]) 
     """Does one rank's work."""
     _become(out, environ, ["ranks.py", out])
     path = Path(out, f"0.{environ['RANK']}")
-    path.with_suffix(".new").write_bytes(pickle.dumps(_do(*work)))
-    path.with_suffix(".new").rename(path)
+    new = path.with_name(f"{path.name}.new")  # of this rank alone: with_suffix would take its number away
+    new.write_bytes(pickle.dumps(_do(*work)))
+    new.rename(path)
     _leave()
 
 

@@ -146,7 +146,7 @@ def test_a_machine_that_has_never_seen_the_job_goes_on_from_the_copies_of_its_ch
 
 def test_a_flag_says_where_copies_go(files: Project, s3: dict[str, str]) -> None:
     files.write({"env.py": "import os; print(os.environ['TRAINSHED_CHECKPOINT_COPY_TO'], os.environ['SM_CHECKPOINT_DIR'])"})
-    done = files.trainshed("run", "env.py", "--copy-to", "s3://bucket/runs/flag", "--checkpoints", "kept")
+    done = files.trainshed("run", "env.py", "--copy-to", "s3://bucket/runs/flag", "--checkpoints", "kept", **s3)
     assert done.stdout == f"s3://bucket/runs/flag {files.run}/algo-1/checkpoints\n", done.output
     assert os.path.realpath(files.run / "algo-1/checkpoints") == str(files.folder / "kept")
 

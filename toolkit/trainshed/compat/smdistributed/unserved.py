@@ -30,7 +30,8 @@ class _Finder(MetaPathFinder):
         if fullname.startswith(self._prefix):
             name = fullname.removeprefix(self._prefix)
             instead = ALTERNATIVES.get(name.split(".")[0], OTHERWISE)
-            raise ModuleNotFoundError(f"{fullname} is not supported: {instead}", name=fullname)
+            # No ModuleNotFoundError, which `from package import name` would take for its own and say nothing of why.
+            raise ImportError(f"{fullname} is not supported: {instead}", name=fullname)
 
 
 def install(package: str) -> None:

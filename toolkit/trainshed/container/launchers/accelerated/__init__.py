@@ -1,7 +1,7 @@
 """What `accelerate launch --config_file FILE` would tell the ranks, for the setting `trainshed_accelerate`.
 
 config_file reads the file and holds it against the job; asking has Accelerate itself, in an interpreter of its own, turn
-it into variables (`answering`). `..accelerate_files` notices such files
+it into variables (`query_child`). `..accelerate_files` notices such files
 that no setting names.
 """
 

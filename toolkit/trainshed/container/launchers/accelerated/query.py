@@ -1,7 +1,7 @@
 """Has the installed Accelerate say which variables its launcher would set.
 
 Accelerate's launcher changes from version to version, and imports torch; so it runs in an interpreter of its own, with the
-ranks' path and in their folder, and stops where it would start processes (`answering`).
+ranks' path and in their folder, and stops where it would start processes (`query_child`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def variables_of(file: ConfigFile, launch: Launch) -> Answer:
             )
         try:
             done = subprocess.run(
-                [sys.executable, "-m", f"{__package__}.answering", question, answer],
+                [sys.executable, "-m", f"{__package__}.query_child", question, answer],
                 cwd=launch.program.folder,
                 env=_environment(launch),
                 stdin=subprocess.DEVNULL,

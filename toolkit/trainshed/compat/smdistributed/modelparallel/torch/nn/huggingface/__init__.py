@@ -20,8 +20,12 @@ class _Translations(ModuleType):
     """The translations of one architecture, by their names.
 
     Raises:
-        NotServed: for another name.
+        UnservedName: for another name.
     """
+
+    __path__: tuple[
+        str, ...
+    ] = ()  # a package: importing another name from it asks the finder, which says why it is not there
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):

@@ -11,7 +11,7 @@ from trainshed.parallel import clip_grad_norm_
 from trainshed.parallel.ground.errors import NotServed
 from trainshed.parallel.session import session
 
-from ...unserved import ALTERNATIVES, UnservedName
+from ....unserved import ALTERNATIVES, UnservedName
 
 
 class FusedLAMB(torch.optim.Optimizer):
