@@ -32,8 +32,8 @@ def rank_process(length: int, sharded: bool, stages: int) -> None:
 
     import trainshed.parallel as pipe
     from trainshed.parallel.engine.context.crossing import Crossing
-    from trainshed.parallel.stages.stage import StageModule
     from trainshed.parallel.ground.shards import local
+    from trainshed.parallel.stages.stage import StageModule
 
     class Block(nn.Module):
         def __init__(self) -> None:

@@ -52,8 +52,8 @@ def worker(case: Case, way: str, steps: int) -> None:
     import torch.distributed as dist
 
     import trainshed.parallel as pipe
-    from trainshed.parallel.stages import verifier
     from trainshed.parallel.engine.verify.verify_budget import Extent
+    from trainshed.parallel.stages import verifier
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -23,9 +23,9 @@ class _Translations(ModuleType):
         UnservedName: for another name.
     """
 
-    __path__: tuple[
-        str, ...
-    ] = ()  # a package: importing another name from it asks the finder, which says why it is not there
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # a package: importing another name from it asks the finder, which says why it is not there
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
