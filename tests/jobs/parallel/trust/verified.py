@@ -104,6 +104,21 @@ def a_model_that_is_not_deterministic_is_refused_with_words() -> None:
     )
 
 
+class UnsteadyOnOne(Unsteady):
+    """On the second rank its forward gives the same each time, as it may by chance."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if pipe.rank() == 0 else self.line(x)
+
+
+@case(ranks=2)
+def a_model_that_seems_deterministic_to_one_rank_is_refused_with_the_same_words() -> None:
+    _, model = staged(UnsteadyOnOne(), nn.Linear(4, 2))
+    refused(
+        lambda: pipe.step(squared)(model, torch.randn(4, 4)), "gives another result when it runs again with the same inputs"
+    )
+
+
 class Tie(nn.Module):
     """Chooses one of two experts for each row, by scores that are equal but for rounding."""
 

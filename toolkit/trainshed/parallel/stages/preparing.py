@@ -178,14 +178,17 @@ class Preparation:
             raise PlanError(f"{name} must be kept whole: {reason}", hint="name it in `atomic`, or make the plan again")
         self._latest.append(trace)
         self.frame.gates.see()
-        decided = compare(
+        found = compare(
             self._grid,
             RECORD,
-            f"{trace.fingerprint()} {self._trained().hex()} {trace.steady}",
+            f"{trace.fingerprint()} {self._trained().hex()}",
             "recorded another forward",
             _ONE_ORDER,
-            trace.decided(),
+            (trace.steady, trace.decided()),
         )
+        # By chance an unsteady forward may give the same twice, but not on all ranks: each of them has to know.
+        trace.steady = all(steady for steady, _ in found)
+        decided = [one for _, one in found]
         # Parameters of other ranks are zeros: what values decide may come out in another way on each rank.
         trace.decide(next((one for one in decided if one.has_backward), decided[0]))
         refuse_unsteady(trace)
