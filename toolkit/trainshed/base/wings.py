@@ -33,17 +33,14 @@ def module_of_wing(name: str, what: str) -> ModuleType:
         what: what needs it, for the message.
 
     Raises:
-        TrainshedError: the wing is not installed.
+        MissingWingError: the wing is not installed.
     """
     wing = name.partition(".")[0]
-    try:
-        return import_module(f"trainshed.{name}")
-    except ModuleNotFoundError as error:
-        if error.name not in (f"trainshed.{wing}", f"trainshed.{name}"):
-            raise
+    if not has_wing(wing):
         raise MissingWingError(
             f"{what} needs trainshed.{wing} ({WINGS[wing]}), which is not installed here", hint="pip install trainshed"
-        ) from None
+        )
+    return import_module(f"trainshed.{name}")
 
 
 class MissingWingError(TrainshedError):

@@ -6,11 +6,10 @@ without a manifest, or with a wrong one, is never resumed from.
 
 from __future__ import annotations
 
-import mmap
 import os
 
 from . import manifest as manifests
-from .blocks import BLOCK, checksums, sync_folder
+from .blocks import BLOCK, checksums_of, sync_folder
 from .folder import Naming
 from .manifest import Damaged, FileEntry, Manifest
 
@@ -73,14 +72,7 @@ def _entry(folder: str, name: str) -> FileEntry:
     try:
         os.fsync(fd)
         size = os.fstat(fd).st_size
-        sums: list[int] = []
-        if size:
-            with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as mapped:
-                view = memoryview(mapped)
-                try:
-                    sums = checksums(view)
-                finally:
-                    view.release()
+        sums = checksums_of(fd, size)
     finally:
         os.close(fd)
     return FileEntry(name=name, size=size, crc32=tuple(sums), block=BLOCK)

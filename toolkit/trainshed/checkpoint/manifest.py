@@ -16,7 +16,7 @@ from trainshed.base.errors import one_line
 from trainshed.base.files import read_bytes, write_atomic
 from trainshed.base.record import Record
 
-from .blocks import checksums
+from .blocks import checksums_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -198,8 +198,6 @@ def check_file(folder: str, entry: FileEntry) -> None:
     Raises:
         Damaged: it is missing, has another size, or a block's checksum is wrong.
     """
-    import mmap
-
     path = f"{folder}/{entry.name}"
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -211,13 +209,7 @@ def check_file(folder: str, entry: FileEntry) -> None:
             raise Damaged(f"{entry.name} has {size} bytes instead of {entry.size}")
         if not size:
             return
-        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as mapped:
-            mapped.madvise(mmap.MADV_SEQUENTIAL)
-            view = memoryview(mapped)
-            try:
-                sums = checksums(view)
-            finally:
-                view.release()
+        sums = checksums_of(fd, size)
     finally:
         os.close(fd)
     wrong = next((n for n, (a, b) in enumerate(zip(sums, entry.crc32, strict=False)) if a != b), None)
