@@ -1,7 +1,7 @@
 """The loop of a pipeline: starts what can start, watches what runs, reuses what was done.
 
 Every step that runs has a runner in the background, which goes on when the conductor is killed. The conductor writes down
-what it is about to do before it does it; whoever is started after it finds each run by its lock (child_runs.py).
+what it is about to do before it does it; whoever is started after it finds each run by its lock (batches/held_runs.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from trainshed.base.locks import is_held
 from trainshed.base.units import duration
 from trainshed.contract.model_reference import reference_of
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
-from trainshed.runner.control.child_runs import Standing, gets_another_start, look_at
 from trainshed.runner.control.operations import stop
 from trainshed.runner.control.recover import settle
 from trainshed.runner.state.stored import load
+from trainshed.studio.batches.folder import COMPLETED, FAILED, IN_PROGRESS, STOPPED
+from trainshed.studio.batches.held_runs import Standing, gets_another_start, look_at
 from trainshed.studio.models.contents import files_in
 from trainshed.studio.models.model_of_run import facts_of, metrics_of, model_folder, require_whole
 from trainshed.studio.models.storage import storage_at
@@ -35,7 +36,7 @@ from trainshed.studio.tune.tuning_folder import TuningFolder
 from . import tuning_step
 from .inputs import Codes
 from .step_runs import Prepared, Values, begin, begin_again, outcome, prepare, said_of, wrong_with
-from .steps_folder import COMPLETED, FAILED, IN_PROGRESS, SKIPPED, STOPPED, StepsFolder, StepState
+from .steps_folder import SKIPPED, StepsFolder, StepState
 from .steps_plan import CONDITION, REGISTER, TUNE, WORK, Pipeline, Registration, Step
 
 PAUSE = 0.1  # seconds between two looks
@@ -296,7 +297,7 @@ class Conductor:
         name, state = step.name, self.states[step.name]
         path = self.folder.run(name, state.number)
         if self.lives(name):
-            if self.stop_signal and TuningFolder(path).tuner > 0:
+            if self.stop_signal and TuningFolder(path).worker > 0:
                 if not state.paused:
                     self.keep(replace(state, paused=True))
                 hurried = self.hurried

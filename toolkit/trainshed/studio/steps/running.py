@@ -15,15 +15,16 @@ from trainshed.base.errors import EXIT_SUCCESS, TrainshedError, did_you_mean, on
 from trainshed.base.files import write_atomic
 from trainshed.base.locks import is_held
 from trainshed.base.secrets import mask_mapping, mask_text
-from trainshed.runner.control.child_runs import look_at
 from trainshed.runner.control.operations import stop as stop_run
 from trainshed.runner.files.run import REPORT
+from trainshed.studio.batches.folder import IN_PROGRESS
+from trainshed.studio.batches.held_runs import look_at
 from trainshed.studio.tune.sessions import end as end_tuning
 from trainshed.studio.tune.tuning_folder import TuningFolder
 
 from .conductor import Conductor
 from .drawing import WAITING, Box, picture, table
-from .steps_folder import FORMAT, IN_PROGRESS, StepsFolder, StepState
+from .steps_folder import FORMAT, StepsFolder, StepState
 from .steps_plan import TUNE, Pipeline
 from .tuning_step import PAGE, progress
 
@@ -166,7 +167,7 @@ def status(folder: StepsFolder, *, as_json: bool) -> int:
     if as_json:
         told = {
             "pipeline": about.get("name"), "folder": folder.path, "file": about.get("file"), "params": about.get("params"),
-            "running": bool(folder.conductor), "steps": [box.plain() for box in boxes],
+            "running": bool(folder.worker), "steps": [box.plain() for box in boxes],
         }  # fmt: skip
         print(json.dumps(told, indent=2))
     else:
@@ -181,7 +182,7 @@ def stop(folder: StepsFolder, environ: Mapping[str, str], say: Say, *, kill: boo
         TrainshedError: it cannot be stopped from here.
     """
     asked = 0
-    while pid := folder.conductor:
+    while pid := folder.worker:
         if pid > 0 and pid != asked:
             asked = pid
             try:

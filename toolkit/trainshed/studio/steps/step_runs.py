@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from trainshed.base.errors import JobError, Problem, TrainshedError, did_you_mean, some
 from trainshed.contract.hyperparameters import decode_value
-from trainshed.runner.control.child_runs import take
 from trainshed.runner.control.detached import start
 from trainshed.runner.control.operations import to_resume
 from trainshed.runner.control.parent import with_parent
@@ -20,12 +19,14 @@ from trainshed.runner.job.job import Job
 from trainshed.runner.job.nodes import Node, scalar
 from trainshed.runner.state.provenance import provenance_of
 from trainshed.runner.state.stored import Stored, load, refuse_masked
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
+from trainshed.studio.batches.held_runs import taken
 from trainshed.studio.models.model_of_run import metrics_of
 from trainshed.studio.tune.tuning import Tuning
 
 from .inputs import Codes, best_run, key_of, model_changed, require_model
 from .links import METRICS, MODEL, OUTPUT, PARAMS, RUN, VERSION, Link, resolved
-from .steps_folder import COMPLETED, FAILED, STOPPED, StepsFolder, StepState
+from .steps_folder import StepsFolder, StepState
 from .steps_plan import TUNE, Pipeline, Step
 
 
@@ -137,14 +138,8 @@ def _in_place(pipeline: Pipeline, state: StepState, job: Job, folder: StepsFolde
 
 
 def _start(job: Job, state: StepState, folder: StepsFolder, environ: Mapping[str, str], again: Run | None) -> None:
-    try:
-        fd = take(folder.lock_of(state.name, state.number))
-    except OSError as error:
-        raise folder.unusable(error) from error
-    try:
+    with taken(folder.lock_of(state.name, state.number), folder) as fd:
         start(job, environ, again, quiet=True, hold=fd)
-    finally:
-        os.close(fd)
 
 
 def wrong_with(run: Stored) -> str:

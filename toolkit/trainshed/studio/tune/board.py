@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from trainshed.base.errors import one_line
 from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
 
-from .trial import COMPLETED, FAILED, STOPPED, Trial, best_of, front_of
+from .trial import Trial, best_of, front_of
 from .tuner import View, short
 
 REDRAW_SECONDS = 0.5

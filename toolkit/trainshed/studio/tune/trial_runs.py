@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,6 @@ from trainshed.contract.distributions import CPUS
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 from trainshed.machine.cgroup import cpus
 from trainshed.metrics.columns import Columns
-from trainshed.runner.control.child_runs import Standing, gets_another_start, look_at, take
 from trainshed.runner.control.detached import follow, start
 from trainshed.runner.control.operations import to_resume
 from trainshed.runner.control.recover import settle
@@ -25,12 +25,14 @@ from trainshed.runner.job.places import find
 from trainshed.runner.places import gpus
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.stored import Stored, refuse_masked
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
+from trainshed.studio.batches.held_runs import Standing, gets_another_start, look_at, taken
 
 from .population import checkpoints_of, generation_of, inherit
 from .space import CATEGORICAL, INTEGER
-from .trial import COMPLETED, FAILED, STOPPED, Trial
+from .trial import Trial
 from .tuning import BEST, EPOCH, POPULATION, STEP, EarlyStopping, Objective, Tuning
-from .tuning_folder import TuningFolder, unusable
+from .tuning_folder import TuningFolder
 
 OBJECTIVE_NAME = "_tuning_objective_metric"  # the platform's own; scripts do not get it
 
@@ -144,12 +146,8 @@ def put_aside(folder: TuningFolder, number: int) -> None:
     """Gives a trial's run another name, so that the trial has none. Raises TrainshedError."""
     run = folder.run(number)
     aside = next(path for count in range(1, 10_000) if not os.path.lexists(path := f"{run}.aside-{count}"))
-    try:
+    with folder.guarded(), suppress(FileNotFoundError):  # it never began
         os.rename(run, aside)
-    except FileNotFoundError:  # it never began
-        pass
-    except OSError as error:
-        raise unusable(error, folder.path) from error
 
 
 def begin_again(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
@@ -164,29 +162,15 @@ def begin_again(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Map
 
 def follow_again(trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
     """Follows a trial that somebody else has, and whose runner was killed. Raises TrainshedError."""
-    fd = _take(folder.lock_of(trial.number), folder.path)
-    try:
+    with taken(folder.lock_of(trial.number), folder) as fd:
         follow(run, environ, hold=fd)
-    finally:
-        os.close(fd)
 
 
 def _start(
     job: Job, trial: Trial, tuning: Tuning, folder: TuningFolder, environ: Mapping[str, str], again: Run | None
 ) -> None:
-    fd = _take(folder.lock_of(trial.number), folder.path)
-    try:
+    with taken(folder.lock_of(trial.number), folder) as fd:
         start(job, environ_of(tuning, trial, environ), again, quiet=True, hold=fd, on=tuning.place)
-    finally:
-        os.close(fd)
-
-
-def _take(path: str, folder: str) -> int:
-    """The lock of a trial whose runner is over, or about to be."""
-    try:
-        return take(path)
-    except OSError as error:
-        raise unusable(error, folder) from error
 
 
 def look(folder: TuningFolder, number: int) -> Standing:

@@ -31,11 +31,12 @@ from trainshed.runner.control.operations import stop
 from trainshed.runner.job.references import secrets_of
 from trainshed.runner.job.write import job_file
 from trainshed.runner.state.job_json import job_of, masked
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
 
 from . import early as rules
 from .population import Member, forget_before, is_waiting, member
 from .propose import propose
-from .trial import COMPLETED, FAILED, STOPPED, Trial, best_of, elapsed, front_of, since_best
+from .trial import Trial, best_of, elapsed, front_of, since_best
 from .trial_runs import (
     Curves,
     Standing,

@@ -10,15 +10,19 @@ Trials of a tuning job and steps of a pipeline are such runs.
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.locks import hold, is_held
+from trainshed.runner.control.recover import was_lost
+from trainshed.runner.state import identity
+from trainshed.runner.state.stored import Stored, load
 
-from ..state import identity
-from ..state.stored import Stored, load
-from .recover import was_lost
+from .folder import Folder
 
 UNTRAINED_STARTS = 3  # of a run whose runner dies before any host has started
 READY_SECONDS = 10.0
@@ -73,18 +77,23 @@ def look_at(folder: str, lock: str) -> Standing:
     return Standing(load(folder), runner)
 
 
-def take(lock: str) -> int:
-    """The lock of a run whose runner is over, or about to be: it writes its summary after its last word.
+@contextmanager
+def taken(lock: str, folder: Folder) -> Iterator[int]:
+    """Holds the lock of a run whose runner is over, or about to be, until another runner has it: a descriptor.
 
     Raises:
-        OSError: it cannot be made. TrainshedError: the runner does not end.
+        TrainshedError: it cannot be made, or the runner does not end.
     """
     deadline = time.monotonic() + READY_SECONDS
-    while (fd := hold(lock)) is None:
-        if time.monotonic() > deadline:
-            raise TrainshedError(f"the runner of an earlier start of {lock.removesuffix('.lock')} does not end")
-        time.sleep(0.05)
-    return fd
+    with folder.guarded():
+        while (fd := hold(lock)) is None:  # a runner writes its summary after its last word
+            if time.monotonic() > deadline:
+                raise TrainshedError(f"the runner of an earlier start of {lock.removesuffix('.lock')} does not end")
+            time.sleep(0.05)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def gets_another_start(standing: Standing, starts: int, retries: int) -> bool:
