@@ -20,6 +20,7 @@ LARGEST = 16 << 20  # bytes of a file of ours
 PATIENCE = 2.0  # seconds: a command that was killed may have left a child that has not let go of the lock yet
 IN_PROGRESS, COMPLETED, FAILED, STOPPED = "InProgress", "Completed", "Failed", "Stopped"  # of TrainingJobStatus
 
+Say = Callable[[str], None]
 _Own = TypeVar("_Own", bound="Folder")
 
 
@@ -134,9 +135,7 @@ class Folder:
         with self.guarded():
             write_atomic(f"{self.path}/{name}", text)
 
-    def copy_code(
-        self, source: str, leave_out: Iterable[str], environ: Mapping[str, str], say: Callable[[str], None]
-    ) -> str:
+    def copy_code(self, source: str, leave_out: Iterable[str], environ: Mapping[str, str], say: Say) -> str:
         """Copies code aside, so that all runs have the same whatever is edited meanwhile; the folder of the copy.
 
         Args:

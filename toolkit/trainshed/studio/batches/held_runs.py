@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.locks import hold, is_held
-from trainshed.runner.control.recover import was_lost
+from trainshed.runner.control.operations import stop
+from trainshed.runner.control.recover import settle, was_lost
 from trainshed.runner.state import identity
 from trainshed.runner.state.stored import Stored, load
 
@@ -49,14 +50,14 @@ class Standing:
         return "TrainingStartTime" in self.run.status
 
     @property
-    def asked_to_stop(self) -> bool:
-        """Whether it ended because somebody stopped it: not by a limit of its own."""
-        return self.run.said == ("Stopped", "Stopped")
-
-    @property
     def adrift(self) -> bool:
         """Whether somebody else has its job, and nobody follows that."""
         return bool(self.run.submitted) and not self.run.ended and not self.runner
+
+    @property
+    def can_be_stopped(self) -> bool:
+        """Whether there is a runner, or somebody else, to ask."""
+        return bool(self.runner and self.run.runner) or self.adrift
 
     @property
     def lost(self) -> bool:
@@ -96,6 +97,21 @@ def taken(lock: str, folder: Folder) -> Iterator[int]:
         os.close(fd)
 
 
+def halt(standing: Standing, environ: Mapping[str, str], *, kill: bool) -> None:
+    """Asks a run to end and waits until it has. Raises TrainshedError."""
+    if standing.can_be_stopped:
+        stop(standing.run, environ, _silent, kill=kill)
+
+
+def give_up(run: Stored, environ: Mapping[str, str]) -> None:
+    """Ends what a dead runner has left, keeps its results, writes how the run ended. Raises TrainshedError."""
+    settle(run, environ, _silent)
+
+
+def _silent(_: str) -> None:
+    """The batch itself says what it does."""
+
+
 def gets_another_start(standing: Standing, starts: int, retries: int) -> bool:
     """Whether a run whose runner was killed is started again, after so many times.
 
@@ -103,3 +119,8 @@ def gets_another_start(standing: Standing, starts: int, retries: int) -> bool:
     """
     allowed = retries if standing.trained else max(retries, UNTRAINED_STARTS)
     return standing.of_another_boot or starts < allowed
+
+
+def counts(standing: Standing, *, paused: bool) -> bool:
+    """Whether another start is one of those that `gets_another_start` allows: after a kill that may be the run's fault."""
+    return standing.lost and not standing.of_another_boot and not paused

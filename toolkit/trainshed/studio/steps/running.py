@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainshed.base.errors import EXIT_SUCCESS, TrainshedError, did_you_mean, one_line
+from trainshed.base.errors import EXIT_SUCCESS, TrainshedError, did_you_mean
 from trainshed.base.files import write_atomic
 from trainshed.base.locks import is_held
-from trainshed.base.secrets import mask_mapping, mask_text
+from trainshed.base.secrets import mask_mapping
 from trainshed.runner.control.operations import stop as stop_run
 from trainshed.runner.files.run import REPORT
-from trainshed.studio.batches.folder import IN_PROGRESS
+from trainshed.studio.batches.folder import IN_PROGRESS, Say
 from trainshed.studio.batches.held_runs import look_at
+from trainshed.studio.batches.session import Log, end_worker
 from trainshed.studio.tune.sessions import end as end_tuning
 from trainshed.studio.tune.tuning_folder import TuningFolder
 
@@ -29,8 +28,6 @@ from .steps_plan import TUNE, Pipeline
 from .tuning_step import PAGE, progress
 
 PICTURE = "picture.svg"
-PAUSE = 0.3  # seconds between two looks
-Say = Callable[[str], None]
 
 
 def run(pipeline: Pipeline, path: str, environ: Mapping[str, str], *, from_step: str = "", no_cache: bool = False) -> int:
@@ -50,7 +47,7 @@ def run(pipeline: Pipeline, path: str, environ: Mapping[str, str], *, from_step:
     folder = StepsFolder(path)
     folder.claim()
     try:
-        say = _saying(folder.log)
+        say = Log(folder.log).say
         before = folder.about()
         other = before.get("file")
         if other and other != pipeline.path:
@@ -82,25 +79,6 @@ def _described(pipeline: Pipeline, now: float, forced: list[str], since: float) 
         "format": FORMAT, "name": pipeline.name, "file": pipeline.path, "params": params, "steps": steps,
         "began": now, "forced": forced, "since": since, "over": False,
     }  # fmt: skip
-
-
-def _saying(log: str) -> Say:
-    """Says lines on standard error, and keeps them in a file; a disk that takes no more costs the file alone."""
-
-    def say(line: str) -> None:
-        text = f"trainshed: {one_line(mask_text(line))}\n"
-        try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
-        except (OSError, ValueError):
-            pass
-        try:
-            with open(log, "a", encoding="utf-8", errors="replace") as file:
-                file.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + text)
-        except OSError:
-            pass
-
-    return say
 
 
 def plan(pipeline: Pipeline) -> list[Box]:
@@ -181,20 +159,7 @@ def stop(folder: StepsFolder, environ: Mapping[str, str], say: Say, *, kill: boo
     Raises:
         TrainshedError: it cannot be stopped from here.
     """
-    asked = 0
-    while pid := folder.worker:
-        if pid > 0 and pid != asked:
-            asked = pid
-            try:
-                os.kill(pid, signal.SIGTERM)
-                if kill:
-                    time.sleep(PAUSE)
-                    os.kill(pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
-            except OSError:
-                raise TrainshedError(f"{folder.shown} is run by another user", hint="stop it as that user") from None
-        time.sleep(PAUSE)
+    end_worker(folder, kill=kill)
     for box in standing(folder):
         state = folder.state(box.name)
         if state is None or box.state != IN_PROGRESS or not state.number:
@@ -207,7 +172,7 @@ def stop(folder: StepsFolder, environ: Mapping[str, str], say: Say, *, kill: boo
                 end_tuning(TuningFolder(path), environ, say, kill=kill)
             continue
         now = look_at(path, folder.lock_of(state.name, state.number))
-        if now.runner and now.run.runner:
+        if now.can_be_stopped:
             folder.save(replace(state, paused=True))
             stop_run(now.run, environ, say, kill=kill)
     print(table(standing(folder)), end="")

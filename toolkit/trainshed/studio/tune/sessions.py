@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from trainshed.runner.control.resolve_models import with_pinned_models
 from trainshed.runner.job.references import look_up, secrets_of
 from trainshed.runner.state.stored import refuse_masked
 from trainshed.studio.batches.folder import shown
+from trainshed.studio.batches.session import end_worker
 
 from .board import Board, View, page
 from .describe import describe
@@ -28,7 +28,6 @@ from .warm import known_of
 
 # What may be another in a later session: it does not change what a trial is.
 _MAY_CHANGE = ("limits", "notes", "file", "created")
-PAUSE = 0.3  # seconds between two looks
 _JOB_MAY_CHANGE = ("source_dir", "notes", "tags", "grace_seconds", "environment", "references", "resources", "retries")
 
 
@@ -189,23 +188,10 @@ def end(folder: TuningFolder, environ: Mapping[str, str], say: Callable[[str], N
     Raises:
         TrainshedError: it cannot be stopped from here.
     """
-    asked = 0
-    while pid := folder.worker:
-        if pid != asked and pid > 0:
-            asked = pid
-            try:
-                os.kill(pid, signal.SIGTERM)
-                if kill:
-                    time.sleep(PAUSE)
-                    os.kill(pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
-            except OSError:
-                raise TrainshedError(f"{folder.shown} is tuned by another user", hint="stop it as that user") from None
-        time.sleep(PAUSE)
+    end_worker(folder, kill=kill)
     tuning = stored_tuning(folder)
     for trial in folder.trials(tuning.space):
         now = look(folder, trial.number)
-        if not trial.over and ((now.runner and now.run.runner) or now.adrift):
+        if not trial.over and now.can_be_stopped:
             folder.save(replace(trial, paused=True))
             stop_run(now.run, environ, say, kill=kill)

@@ -17,7 +17,6 @@ from trainshed.machine.cgroup import cpus
 from trainshed.metrics.columns import Columns
 from trainshed.runner.control.detached import follow, start
 from trainshed.runner.control.operations import to_resume
-from trainshed.runner.control.recover import settle
 from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import ALL_GPUS, Job
 from trainshed.runner.job.nodes import RawText
@@ -26,7 +25,7 @@ from trainshed.runner.places import gpus
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.stored import Stored, refuse_masked
 from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
-from trainshed.studio.batches.held_runs import Standing, gets_another_start, look_at, taken
+from trainshed.studio.batches.held_runs import Standing, look_at, taken
 
 from .population import checkpoints_of, generation_of, inherit
 from .space import CATEGORICAL, INTEGER
@@ -132,7 +131,7 @@ def begin(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[s
     _start(job, trial, tuning, folder, environ, None)
 
 
-def begin_anew(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str]) -> None:
+def begin_anew(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
     """Starts a trial from its beginning, whose run has ended without what it measured; that run is put aside.
 
     Raises:
@@ -176,16 +175,6 @@ def _start(
 def look(folder: TuningFolder, number: int) -> Standing:
     """How a trial's run stands now."""
     return look_at(folder.run(number), folder.lock_of(number))
-
-
-def give_up(run: Stored, environ: Mapping[str, str]) -> None:
-    """Ends what a dead runner has left, keeps its results, writes how the run ended. Raises TrainshedError."""
-    settle(run, environ, lambda _: None)
-
-
-def may_start_again(trial: Trial, standing: Standing, retries: int) -> bool:
-    """Whether a trial whose runner was killed gets another start: as the job's `retries` say."""
-    return gets_another_start(standing, trial.retries, retries)
 
 
 class Curves:
