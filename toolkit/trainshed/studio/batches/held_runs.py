@@ -18,8 +18,12 @@ from dataclasses import dataclass
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.locks import hold, is_held
+from trainshed.runner.control.detached import start
 from trainshed.runner.control.operations import stop
 from trainshed.runner.control.recover import settle, was_lost
+from trainshed.runner.files.run import Run
+from trainshed.runner.job.job import Job
+from trainshed.runner.job.places import HERE
 from trainshed.runner.state import identity
 from trainshed.runner.state.stored import Stored, load
 
@@ -72,29 +76,52 @@ class Standing:
         return isinstance(runner, dict) and runner.get("Boot") != identity.mine()["Boot"]
 
 
-def look_at(folder: str, lock: str) -> Standing:
-    """How a run stands now, by its folder and its runner's lock."""
-    runner = is_held(lock)  # looked at first: a runner that ends in between has written its files
-    return Standing(load(folder), runner)
+def look_at(run: str) -> Standing:
+    """How a run stands now, by its folder."""
+    runner = lives(run)  # looked at first: a runner that ends in between has written its files
+    return Standing(load(run), runner)
+
+
+def lives(run: str) -> bool:
+    """Whether the runner of a run lives, or is just starting, by the run's folder."""
+    return is_held(f"{run}.lock")
 
 
 @contextmanager
-def taken(lock: str, folder: Folder) -> Iterator[int]:
+def taken(run: str, folder: Folder) -> Iterator[int]:
     """Holds the lock of a run whose runner is over, or about to be, until another runner has it: a descriptor.
+
+    Args:
+        run: its folder. folder: of its batch.
 
     Raises:
         TrainshedError: it cannot be made, or the runner does not end.
     """
     deadline = time.monotonic() + READY_SECONDS
     with folder.guarded():
-        while (fd := hold(lock)) is None:  # a runner writes its summary after its last word
+        while (fd := hold(f"{run}.lock")) is None:  # a runner writes its summary after its last word
             if time.monotonic() > deadline:
-                raise TrainshedError(f"the runner of an earlier start of {lock.removesuffix('.lock')} does not end")
+                raise TrainshedError(f"the runner of an earlier start of {run} does not end")
             time.sleep(0.05)
     try:
         yield fd
     finally:
         os.close(fd)
+
+
+def start_run(
+    run: str, job: Job, environ: Mapping[str, str], folder: Folder, again: Run | None = None, on: str = HERE.name
+) -> None:
+    """Starts the runner of a run in the background; it holds the run's lock.
+
+    Args:
+        run: its folder. again: the run that is taken up again. on: the place.
+
+    Raises:
+        TrainshedError, JobError: it cannot be started.
+    """
+    with taken(run, folder) as fd:
+        start(job, environ, again, quiet=True, hold=fd, on=on)
 
 
 def halt(standing: Standing, environ: Mapping[str, str], *, kill: bool) -> None:

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER, TrainshedError
-from trainshed.base.locks import is_held
 from trainshed.base.units import duration
 from trainshed.contract.model_reference import reference_of
 from trainshed.runner.state.stored import load
 from trainshed.studio.batches.folder import COMPLETED, FAILED, IN_PROGRESS, STOPPED, Say
-from trainshed.studio.batches.held_runs import Standing, counts, gets_another_start, give_up, halt, look_at
+from trainshed.studio.batches.held_runs import Standing, counts, gets_another_start, give_up, halt, lives, look_at
 from trainshed.studio.batches.loop import Loop
 from trainshed.studio.models.contents import files_in
 from trainshed.studio.models.model_of_run import facts_of, metrics_of, model_folder, require_whole
@@ -91,12 +90,11 @@ class Conductor(Loop[str]):
 
     def look(self, name: str) -> Standing:
         """How the run of a step stands."""
-        number = self.states[name].number
-        return look_at(self.folder.run(name, number), self.folder.lock_of(name, number))
+        return look_at(self.folder.run(name, self.states[name].number))
 
     def lives(self, key: str) -> bool:
         """Whether the runner or the tuner of a step lives, or is just starting."""
-        return is_held(self.folder.lock_of(key, self.states[key].number))
+        return lives(self.folder.run(key, self.states[key].number))
 
     def keep(self, state: StepState) -> None:
         """Writes a step down. Raises TrainshedError."""

@@ -11,12 +11,11 @@ from typing import Any
 
 from trainshed.base.errors import EXIT_SUCCESS, TrainshedError, did_you_mean
 from trainshed.base.files import write_atomic
-from trainshed.base.locks import is_held
 from trainshed.base.secrets import mask_mapping
 from trainshed.runner.control.operations import stop as stop_run
 from trainshed.runner.files.run import REPORT
 from trainshed.studio.batches.folder import IN_PROGRESS, Say
-from trainshed.studio.batches.held_runs import look_at
+from trainshed.studio.batches.held_runs import lives, look_at
 from trainshed.studio.batches.session import Log, end_worker
 from trainshed.studio.tune.sessions import end as end_tuning
 from trainshed.studio.tune.tuning_folder import TuningFolder
@@ -119,7 +118,7 @@ def _box(folder: StepsFolder, state: StepState, kind: str, needs: tuple[str, ...
         detail = "true" if state.value else "false"
     shown = "waits to go on" if state.state == IN_PROGRESS and state.paused else detail
     if state.state == IN_PROGRESS and not state.paused and run:
-        alive = is_held(folder.lock_of(state.name, state.number))
+        alive = lives(run)
         detail = detail or (progress(run) if kind == TUNE else "")
         shown = detail if alive else "its runner is not there: the same command goes on"
     report = f"runs/{state.name}-{state.number}/{PAGE if kind == TUNE else REPORT}"
@@ -166,12 +165,12 @@ def stop(folder: StepsFolder, environ: Mapping[str, str], say: Say, *, kill: boo
             continue
         path = folder.run(state.name, state.number)
         if box.kind == TUNE:
-            if is_held(folder.lock_of(state.name, state.number)):
+            if lives(path):
                 folder.save(replace(state, paused=True))
             if os.path.isdir(path):
                 end_tuning(TuningFolder(path), environ, say, kill=kill)
             continue
-        now = look_at(path, folder.lock_of(state.name, state.number))
+        now = look_at(path)
         if now.can_be_stopped:
             folder.save(replace(state, paused=True))
             stop_run(now.run, environ, say, kill=kill)

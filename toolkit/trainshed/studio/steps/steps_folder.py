@@ -67,10 +67,6 @@ class StepsFolder(Folder):
         """The folder of a step's run."""
         return f"{self.path}/runs/{name}-{number}"
 
-    def lock_of(self, name: str, number: int) -> str:
-        """The lock of a run's runner."""
-        return f"{self.run(name, number)}.lock"
-
     def state(self, name: str) -> StepState | None:
         """How a step stands; None where it has not begun, or its file is damaged: then its runs tell how many there were."""
         found = _state_of(read_object(f"{self.path}/steps/{name}.json", LARGEST), name)

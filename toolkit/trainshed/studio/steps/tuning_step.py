@@ -67,13 +67,13 @@ def begin(pipeline: Pipeline, state: StepState, made: Prepared, folder: StepsFol
     Raises:
         TrainshedError: it cannot be started.
     """
-    path, lock = folder.run(state.name, state.number), folder.lock_of(state.name, state.number)
+    path = folder.run(state.name, state.number)
     name = f"{pipeline.name}-{state.name}-{state.number}"[-LONGEST_NAME:].lstrip("-")
     assert made.tuning is not None
     job = replace(made.tuning.job, tags={"pipeline": pipeline.name, "step": state.name, **made.tuning.job.tags})
     order = pickle.dumps((replace(made.tuning, name=name, job=job), pipeline.path, path))
     root = os.path.dirname(os.path.dirname(os.path.abspath(trainshed.__file__)))
-    with taken(lock, folder) as fd:
+    with taken(path, folder) as fd:
         # Not `-m`: that would put the working directory before everything else.
         code = f"import sys; sys.path.insert(0, {root!r}); from trainshed.studio.steps.tuning_step import main; main({fd})"
         try:

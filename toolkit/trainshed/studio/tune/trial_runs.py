@@ -15,7 +15,7 @@ from trainshed.contract.distributions import CPUS
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 from trainshed.machine.cgroup import cpus
 from trainshed.metrics.columns import Columns
-from trainshed.runner.control.detached import follow, start
+from trainshed.runner.control.detached import follow
 from trainshed.runner.control.operations import to_resume
 from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import ALL_GPUS, Job
@@ -25,7 +25,7 @@ from trainshed.runner.places import gpus
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.stored import Stored, refuse_masked
 from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
-from trainshed.studio.batches.held_runs import Standing, look_at, taken
+from trainshed.studio.batches.held_runs import Standing, look_at, start_run, taken
 
 from .population import checkpoints_of, generation_of, inherit
 from .space import CATEGORICAL, INTEGER
@@ -161,20 +161,19 @@ def begin_again(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Map
 
 def follow_again(trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
     """Follows a trial that somebody else has, and whose runner was killed. Raises TrainshedError."""
-    with taken(folder.lock_of(trial.number), folder) as fd:
+    with taken(folder.run(trial.number), folder) as fd:
         follow(run, environ, hold=fd)
 
 
 def _start(
     job: Job, trial: Trial, tuning: Tuning, folder: TuningFolder, environ: Mapping[str, str], again: Run | None
 ) -> None:
-    with taken(folder.lock_of(trial.number), folder) as fd:
-        start(job, environ_of(tuning, trial, environ), again, quiet=True, hold=fd, on=tuning.place)
+    start_run(folder.run(trial.number), job, environ_of(tuning, trial, environ), folder, again, tuning.place)
 
 
 def look(folder: TuningFolder, number: int) -> Standing:
     """How a trial's run stands now."""
-    return look_at(folder.run(number), folder.lock_of(number))
+    return look_at(folder.run(number))
 
 
 class Curves:

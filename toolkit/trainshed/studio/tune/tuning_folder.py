@@ -62,10 +62,6 @@ class TuningFolder(Folder):
         """The file of a trial."""
         return f"{self.path}/trials/{number:04d}.json"
 
-    def lock_of(self, number: int) -> str:
-        """The lock of a trial's runner."""
-        return f"{self.path}/trials/{number:04d}.lock"
-
     @property
     def asked(self) -> str:
         """The file that says what was asked for."""
