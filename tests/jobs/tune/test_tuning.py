@@ -205,7 +205,7 @@ def test_a_model_of_the_trials_is_asked_for_the_next_ones(tunes: Tunes) -> None:
 
 
 def test_a_request_of_the_platform_runs(tunes: Tunes) -> None:
-    from unit.tune.test_tuning_file import REQUEST
+    from unit.studio.tune.test_tuning_file import REQUEST
 
     config: dict[str, Any] = {
         **REQUEST["HyperParameterTuningJobConfig"],
