@@ -28,7 +28,7 @@ from trainshed.contract.settings import CHOICES, RANGES, Settings  # noqa: E402
 from trainshed.contract.wire import variables  # noqa: E402
 from trainshed.contract.wire.rules import ON_MACHINE, ON_METRICS, ON_TENSORS  # noqa: E402
 from trainshed.studio.catalogue.tables import FACTS  # noqa: E402
-from trainshed.studio.rules.catalogue import OURS  # noqa: E402
+from trainshed.studio.rules.watching import OURS  # noqa: E402
 
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->\n)", re.DOTALL)
 

@@ -41,7 +41,7 @@ RUNNER_PARTS = {*GROUND, "machine", "runner"}
 _STUDIO = {
     f"studio/{room}"
     for room in (
-        *("ui", "pages", "catalogue", "lineage", "tracking", "models", "tune", "steps", "rules"),
+        *("ui", "pages", "catalogue", "lineage", "tracking", "models", "batches", "tune", "steps", "rules"),
         *("compare", "run_report", "watch"),
     )
 }
@@ -71,8 +71,9 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/compare": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/run_report": {*RUNNER_PARTS, "studio/pages"},
     "studio/watch": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
-    "studio/tune": {*RUNNER_PARTS, "metrics", "algorithms", "studio/pages"},
-    "studio/steps": {*RUNNER_PARTS, "studio/models", "studio/tune"},
+    "studio/batches": RUNNER_PARTS,
+    "studio/tune": {*RUNNER_PARTS, "metrics", "algorithms", "studio/pages", "studio/batches"},
+    "studio/steps": {*RUNNER_PARTS, "studio/models", "studio/batches", "studio/tune"},
     "studio/commands": {*RUNNER_PARTS, *_STUDIO, "metrics", "algorithms", "cli"},
 }
 # The runner's rooms, each of which knows those before it.
@@ -80,7 +81,10 @@ RUNNER = ("job", "files", "state", "display", "places", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
 LIGHT = (
     *("base", "contract", "machine", "metrics", "observe", "container", "runner", "cli", "algorithms"),
-    *(f"studio/{room}" for room in ("pages", "tune", "steps", "lineage", "models", "catalogue", "tracking", "commands")),
+    *(
+        f"studio/{room}"
+        for room in ("pages", "batches", "tune", "steps", "lineage", "models", "catalogue", "tracking", "commands")
+    ),
 )
 CORE_PACKAGES = {"psutil", "yaml"}  # what installing trainshed brings along
 NEVER_AT_START = {

@@ -125,7 +125,7 @@ class Pipelines:
 
     def tuner(self, run: str, name: str = "chain") -> int:
         """PID of the tuner of a step's tuning job, 0 while there is none."""
-        return max(0, TuningFolder(str(self.folder(name) / "runs" / run)).tuner)
+        return max(0, TuningFolder(str(self.folder(name) / "runs" / run)).worker)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def pipelines(project: Project) -> Iterator[Pipelines]:
     yield made
     project.end()
     for path in project.folder.rglob("tuner.lock"):
-        if (pid := TuningFolder(str(path.parent)).tuner) > 0:
+        if (pid := TuningFolder(str(path.parent)).worker) > 0:
             os.kill(pid, signal.SIGKILL)
     for path in project.folder.rglob("pipelines/*/runs/**/status.json"):
         told = json.loads(path.read_text())["Trainshed"]

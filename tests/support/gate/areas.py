@@ -67,10 +67,10 @@ AREAS: dict[str, tuple[str, ...]] = {
     "jobs/runner": ("runner", "cli", "studio/commands", "container/demo.py", "/examples/plugins/place/"),
     "jobs/slurm": ("runner/places/slurm",),
     "jobs/ssh": ("runner/places/ssh",),
-    "jobs/steps": ("studio/steps",),
+    "jobs/steps": ("studio/steps", "studio/batches"),
     "jobs/supervisor": ("container/supervisor", "container/parent_death.py", "machine/console.py", "machine/streams.py"),
     "jobs/tracking": ("studio/tracking",),
-    "jobs/tune": ("studio/tune",),
+    "jobs/tune": ("studio/tune", "studio/batches"),
     "jobs/ui": ("studio/ui",),
     "xla": ("compiler/xla.py", "/.ci/xla"),
 }  # fmt: skip

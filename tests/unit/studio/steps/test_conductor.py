@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trainshed.studio.batches.folder import FAILED, IN_PROGRESS
 from trainshed.studio.steps.conductor import Conductor
-from trainshed.studio.steps.steps_folder import FAILED, IN_PROGRESS, SKIPPED, StepsFolder, StepState
+from trainshed.studio.steps.steps_folder import SKIPPED, StepsFolder, StepState
 from trainshed.studio.steps.steps_plan import RUN, Pipeline, Step
 
 

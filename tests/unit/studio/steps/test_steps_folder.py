@@ -11,10 +11,11 @@ import pytest
 from support.obstacles import small_disk, without_rights
 from trainshed.base.errors import TrainshedError
 from trainshed.runner.job.job import Channel, Job, Resources
-from trainshed.studio.steps import steps_folder
+from trainshed.studio.batches import folder as batch_folder
+from trainshed.studio.batches.folder import COMPLETED, FAILED
 from trainshed.studio.steps.drawing import Box, picture, table
 from trainshed.studio.steps.inputs import key_of
-from trainshed.studio.steps.steps_folder import COMPLETED, FAILED, StepsFolder, StepState, find
+from trainshed.studio.steps.steps_folder import StepsFolder, StepState
 
 STATE = StepState("train", "key", 2, COMPLETED, began=1.0, ended=2.5, version="digits:1")
 
@@ -51,7 +52,7 @@ def test_a_damaged_state_is_none_and_its_runs_are_not_overwritten(folder: StepsF
 def test_a_second_conductor_and_a_folder_of_other_things_are_refused(
     folder: StepsFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps_folder, "PATIENCE", 0.1)
+    monkeypatch.setattr(batch_folder, "PATIENCE", 0.1)
     with pytest.raises(TrainshedError, match="is being run already"):
         StepsFolder(folder.path).claim()
     (tmp_path / "other").mkdir()
@@ -59,7 +60,7 @@ def test_a_second_conductor_and_a_folder_of_other_things_are_refused(
     with pytest.raises(TrainshedError, match="holds other things"):
         StepsFolder(str(tmp_path / "other")).claim()
     folder.release()
-    assert not folder.conductor
+    assert not folder.worker
 
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
@@ -75,11 +76,11 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
 def test_a_pipeline_is_found_by_the_beginning_of_its_name(folder: StepsFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(folder.path).parent.parent)
     with pytest.raises(TrainshedError, match="there are no pipelines"):
-        find("")
+        StepsFolder.find("")
     folder.write("pipeline.json", "{}")
-    assert find("").path == find("p").path == find("pipelines/p").path == folder.path
+    assert StepsFolder.find("").path == StepsFolder.find("p").path == StepsFolder.find("pipelines/p").path == folder.path
     with pytest.raises(TrainshedError, match="there is no pipeline 'q'"):
-        find("q")
+        StepsFolder.find("q")
 
 
 def test_the_hash_of_a_step_is_of_what_its_result_depends_on(folder: StepsFolder, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from trainshed.base.errors import TrainshedError
 from trainshed.runner.job.job import Job
+from trainshed.studio.batches.folder import COMPLETED, FAILED
 from trainshed.studio.tune.population import Member, checkpoints_of, forget_before, inherit, is_waiting, member
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, LOG, REVERSE_LOG, Parameter, fits
-from trainshed.studio.tune.trial import COMPLETED, FAILED, Trial
+from trainshed.studio.tune.trial import Trial
 from trainshed.studio.tune.tuning import MAXIMIZE, POPULATION, Objective, Strategy, Tuning
 from trainshed.studio.tune.tuning_folder import TuningFolder
 

@@ -8,9 +8,10 @@ import pytest
 
 from support.extras import needs
 from trainshed.runner.job.job import Job
+from trainshed.studio.batches.folder import COMPLETED, FAILED
 from trainshed.studio.tune.propose import STARTUP, propose
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, LOG, REVERSE_LOG, Parameter, fits, grid
-from trainshed.studio.tune.trial import COMPLETED, FAILED, Trial
+from trainshed.studio.tune.trial import Trial
 from trainshed.studio.tune.tuning import BAYESIAN, GRID, MAXIMIZE, RANDOM, TRANSFER, Objective, Strategy, Tuning, WarmStart
 from trainshed.studio.tune.warm import Known
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainshed.studio.tune.trial import COMPLETED, FAILED, STOPPED, Trial, best_of, elapsed, front_of, since_best, trial_of
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
+from trainshed.studio.tune.trial import Trial, best_of, elapsed, front_of, since_best, trial_of
 from trainshed.studio.tune.tuning import MAXIMIZE, Objective
 
 LOSS, SCORE = Objective("loss"), Objective("score", MAXIMIZE)

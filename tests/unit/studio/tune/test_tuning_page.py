@@ -8,9 +8,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from trainshed.runner.job.job import Job
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
 from trainshed.studio.tune.importance import importance
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, LOG, Parameter
-from trainshed.studio.tune.trial import COMPLETED, FAILED, STOPPED, Trial
+from trainshed.studio.tune.trial import Trial
 from trainshed.studio.tune.tuner import View
 from trainshed.studio.tune.tuning import Objective, Tuning
 from trainshed.studio.tune.tuning_page import page

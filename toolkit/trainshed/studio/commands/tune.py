@@ -118,7 +118,7 @@ def _resume(options: Namespace) -> int:
 
     from trainshed.studio.tune.sessions import resume
     from trainshed.studio.tune.tuning_file import checked_limits
-    from trainshed.studio.tune.tuning_folder import find
+    from trainshed.studio.tune.tuning_folder import TuningFolder
 
     if options.tuning or options.tuning_name or options.dry_run or options.on or options.sbatch:
         raise UsageError("--resume takes one TUNING and limits")
@@ -128,19 +128,19 @@ def _resume(options: Namespace) -> int:
     def change(tuning: Tuning) -> Tuning:
         return replace(tuning, limits=replace(tuning.limits, **limits))
 
-    return resume(find(options.what or options.folder), os.environ, change, bool(options.retry))
+    return resume(TuningFolder.find(options.what or options.folder), os.environ, change, bool(options.retry))
 
 
 def _ask(options: Namespace) -> int:
     from trainshed.studio.tune import sessions
-    from trainshed.studio.tune.tuning_folder import find
+    from trainshed.studio.tune.tuning_folder import TuningFolder
 
     if options.resume:
         raise UsageError(f"--resume cannot be used with {options.what}")
     _refuse_job_flags(options, options.what)
     if _changes(options) or options.dry_run or options.retry:
         raise UsageError(f"{options.what} changes no limits")
-    folder = find(options.tuning)
+    folder = TuningFolder.find(options.tuning)
     if options.what == "status":
         return sessions.status(folder, as_json=options.json)
     if options.what == "stop":

@@ -5,7 +5,7 @@
     inputs            what a step depends on: one hash, by which it is known whether it was done already
     steps_folder      what the folder keeps: files that survive any kill
     step_runs         a step as an ordinary run
-    conductor         the loop
+    conductor         the policy of the loop (studio/batches)
     running, drawing  the commands; how it stands: text, SVG, JSON
 
 The files in the folder are the truth; a conductor that is killed is started again and finds its runs by their locks.

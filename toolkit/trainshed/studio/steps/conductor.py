@@ -1,30 +1,24 @@
 """The loop of a pipeline: starts what can start, watches what runs, reuses what was done.
 
 Every step that runs has a runner in the background, which goes on when the conductor is killed. The conductor writes down
-what it is about to do before it does it; whoever is started after it finds each run by its lock (child_runs.py).
+what it is about to do before it does it; whoever is started after it finds each run by its lock (batches/held_runs.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import select
-import signal
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import replace
 
-from trainshed.base.disk_reserve import Room
-from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_SUCCESS, EXIT_USER, JobError, TrainshedError
-from trainshed.base.locks import is_held
+from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER, TrainshedError
 from trainshed.base.units import duration
 from trainshed.contract.model_reference import reference_of
-from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
-from trainshed.runner.control.child_runs import Standing, gets_another_start, look_at
-from trainshed.runner.control.operations import stop
-from trainshed.runner.control.recover import settle
 from trainshed.runner.state.stored import load
+from trainshed.studio.batches.folder import COMPLETED, FAILED, IN_PROGRESS, STOPPED, Say
+from trainshed.studio.batches.held_runs import Standing, counts, gets_another_start, give_up, halt, lives, look_at
+from trainshed.studio.batches.loop import Loop
 from trainshed.studio.models.contents import files_in
 from trainshed.studio.models.model_of_run import facts_of, metrics_of, model_folder, require_whole
 from trainshed.studio.models.storage import storage_at
@@ -35,15 +29,13 @@ from trainshed.studio.tune.tuning_folder import TuningFolder
 from . import tuning_step
 from .inputs import Codes
 from .step_runs import Prepared, Values, begin, begin_again, outcome, prepare, said_of, wrong_with
-from .steps_folder import COMPLETED, FAILED, IN_PROGRESS, SKIPPED, STOPPED, StepsFolder, StepState
+from .steps_folder import SKIPPED, StepsFolder, StepState
 from .steps_plan import CONDITION, REGISTER, TUNE, WORK, Pipeline, Registration, Step
 
-PAUSE = 0.1  # seconds between two looks
 TUNER_STARTS = 5  # of another tuner after one that was killed
-Say = Callable[[str], None]
 
 
-class Conductor:
+class Conductor(Loop[str]):
     """One command that runs a pipeline. The folder must have been claimed.
 
     Args:
@@ -62,68 +54,47 @@ class Conductor:
         since: float,
         session: float,
     ) -> None:
-        self.pipeline, self.folder, self.environ, self.say = pipeline, folder, environ, say
+        super().__init__(folder, say, pipeline.max_parallel)
+        self.pipeline, self.folder, self.environ = pipeline, folder, environ
         self.forced, self.since, self.session = forced, since, session
         found = {step.name: folder.state(step.name) for step in pipeline.steps}
         self.states = {name: state for name, state in found.items() if state is not None}
         self.over: dict[str, str] = {}  # how each step ended that this command is done with
         self.jobs: dict[str, Prepared] = {}  # of steps that run
-        self.tasks: dict[str, tuple[Future[object], Callable[[object], None]]] = {}
         self.values = Values(pipeline, folder, self.states)
         self.codes = Codes(folder, pipeline.path, environ, say)
-        self.room = Room(folder.path)
-        self.shortage = folder.shortage()
-        self.stop_signal = 0
-        self.hurried = False
 
-    def run(self) -> int:
-        """Runs the pipeline to its end; returns the exit status. Raises TrainshedError: what runs then goes on."""
-        signals = SignalPipe()
-        pool = ThreadPoolExecutor(4 + 2 * self.pipeline.max_parallel, thread_name_prefix="step")
-        try:
-            while True:
-                self.shortage.look(self.running())
-                self.collect()
-                for step in self.pipeline.steps:
-                    if step.name not in self.over and step.name not in self.tasks:
-                        self.advance(step, pool)
-                if not self.tasks and self.nothing_left():
-                    break
-                self.wait(signals)
-            return self.finish()
-        except TrainshedError:
-            self.pause_if_full()
-            raise
-        finally:
-            pool.shutdown(wait=True)
-            self.room.free()
-            signals.close()
+    def turn(self) -> bool:
+        """Advances each step; whether all are over."""
+        for step in self.pipeline.steps:
+            if step.name not in self.over and step.name not in self.tasks:
+                self.advance(step)
+        return len(self.over) == len(self.pipeline.steps)
 
     def running(self) -> list[str]:
         """The steps with runs that are not over."""
         return [name for name in self.jobs if name not in self.over]
 
-    def pause_if_full(self) -> None:
-        """Where the disk is full, what runs goes on with the next command, unless it succeeds nevertheless."""
-        if self.shortage.has_met(self.running()):
-            self.room.free()  # kept for this
-            for name in self.running():
-                self.keep(replace(self.states[name], paused=True))
+    def pause(self, key: str) -> None:
+        """Writes down that a step goes on with the next command. Raises TrainshedError."""
+        self.keep(replace(self.states[key], paused=True))
 
-    def nothing_left(self) -> bool:
-        """Whether there is nothing more to wait for."""
-        if self.stop_signal:
-            return not any(self.lives(name) for name in self.running())
-        return len(self.over) == len(self.pipeline.steps)
+    def stopping(self) -> str:
+        """What is said when the first signal comes."""
+        return "stopping what runs, with its grace; once more kills it"
+
+    def task_failed(self, key: str, error: TrainshedError) -> None:
+        """A step has failed whose task has, unless the disk was full."""
+        self.shortage.refuse(key)
+        self.end(key, FAILED, said_of(error))
 
     def look(self, name: str) -> Standing:
         """How the run of a step stands."""
-        number = self.states[name].number
-        return look_at(self.folder.run(name, number), self.folder.lock_of(name, number))
+        return look_at(self.folder.run(name, self.states[name].number))
 
-    def lives(self, name: str) -> bool:
+    def lives(self, key: str) -> bool:
         """Whether the runner or the tuner of a step lives, or is just starting."""
-        return is_held(self.folder.lock_of(name, self.states[name].number))
+        return lives(self.folder.run(key, self.states[key].number))
 
     def keep(self, state: StepState) -> None:
         """Writes a step down. Raises TrainshedError."""
@@ -131,28 +102,12 @@ class Conductor:
         self.folder.save(state)
         self.states[state.name] = state
 
-    def task(self, pool: ThreadPoolExecutor, step: Step, work: Callable[[], object], then: Callable[[object], None]) -> None:
-        """Does what takes a while in a thread; `then` gets the result in this one."""
-        self.tasks[step.name] = pool.submit(work), then
-
-    def collect(self) -> None:
-        """Takes the results of threads."""
-        for name, (future, then) in list(self.tasks.items()):
-            if not future.done():
-                continue
-            del self.tasks[name]
-            try:
-                then(future.result())
-            except (TrainshedError, JobError) as error:
-                self.shortage.refuse(name)
-                self.end(name, FAILED, said_of(error))
-
     # --- one step -----------------------------------------------------------------------------------------------------
 
-    def advance(self, step: Step, pool: ThreadPoolExecutor) -> None:
+    def advance(self, step: Step) -> None:
         """Does what is next for a step."""
         if step.name in self.jobs:
-            self.watch(step, pool)
+            self.watch(step)
             return
         if self.stop_signal:
             return
@@ -171,13 +126,12 @@ class Conductor:
         elif step.kind == CONDITION:
             self.judge(step)
         elif step.kind == REGISTER:
-            self.register(step, pool)
+            self.register(step)
         elif len(self.running()) + self.preparing() < self.pipeline.max_parallel:
             self.task(
-                pool,
-                step,
+                step.name,
                 lambda: self.prepared(step),
-                lambda made: self.decide(step, made, pool),  # type: ignore[arg-type]
+                lambda made: self.decide(step, made),  # type: ignore[arg-type]
             )
 
     def prepared(self, step: Step) -> Prepared:
@@ -193,7 +147,7 @@ class Conductor:
         """Whether a step has to run again though nothing has changed."""
         return state.name in self.forced and state.began < self.since
 
-    def decide(self, step: Step, made: Prepared, pool: ThreadPoolExecutor) -> None:
+    def decide(self, step: Step, made: Prepared) -> None:
         """Reuses, adopts or starts the run of a step."""
         state = self.states.get(step.name)
         if made.why:
@@ -208,14 +162,14 @@ class Conductor:
             if self.lives(step.name):
                 self.say(f"{step.name} still runs, and its inputs have changed: it is stopped")
                 self.keep(replace(state, key=""))  # whoever comes after a kill knows that it is not wanted any more
-                self.task(pool, step, lambda: self.halt(step.name, kill=False), lambda _: self.start(step, made, pool))
+                self.task(step.name, lambda: self.halt(step.name, kill=False), lambda _: self.start(step, made))
                 return
         same = state is not None and state.state == COMPLETED and made.key and state.key == made.key
         if state is not None and same and not self.is_forced(state):
             kept = state
-            self.task(pool, step, lambda: self.unusable(step, kept), lambda why: self.reuse(step, made, str(why), pool))
+            self.task(step.name, lambda: self.unusable(step, kept), lambda why: self.reuse(step, made, str(why)))
             return
-        self.start(step, made, pool)
+        self.start(step, made)
 
     def unusable(self, step: Step, state: StepState) -> str:
         """Why what a step has made cannot be used again, "" where it can. Raises TrainshedError."""
@@ -223,17 +177,17 @@ class Conductor:
             return why
         return wrong_with(load(self.values.run_of(step.name)))
 
-    def reuse(self, step: Step, made: Prepared, why: str, pool: ThreadPoolExecutor) -> None:
+    def reuse(self, step: Step, made: Prepared, why: str) -> None:
         """Takes a step as done, unless something is wrong with what it has made."""
         if why:
             self.say(f"{step.name} runs again: {why}")
-            self.start(step, made, pool)
+            self.start(step, made)
             return
         self.keep(replace(self.states[step.name], cached=True))
         self.over[step.name] = COMPLETED
         self.say(f"{step.name} is done already: nothing that it depends on has changed")
 
-    def start(self, step: Step, made: Prepared, pool: ThreadPoolExecutor) -> None:
+    def start(self, step: Step, made: Prepared) -> None:
         """Starts a run of a step."""
         if self.stop_signal:
             return
@@ -246,7 +200,7 @@ class Conductor:
         self.keep(state)
         self.jobs[step.name] = made
         self.say(f"{step.name} starts, in {self.folder.shown}/runs/{step.name}-{number}")
-        self.task(pool, step, lambda: self.begin(step, state, made), lambda _: None)
+        self.task(step.name, lambda: self.begin(step, state, made))
 
     def begin(self, step: Step, state: StepState, made: Prepared) -> None:
         """Starts the runner or the tuner of a step. Raises TrainshedError, JobError."""
@@ -255,82 +209,80 @@ class Conductor:
         else:
             begin(self.pipeline, state, made.job, self.folder, self.environ)
 
-    def watch(self, step: Step, pool: ThreadPoolExecutor) -> None:
+    def watch(self, step: Step) -> None:
         """Looks at a step that runs."""
         if step.kind == TUNE:
-            self.watch_tuning(step, pool)
+            self.watch_tuning(step)
             return
         name, state, standing = step.name, self.states[step.name], self.look(step.name)
         run = standing.run
         if standing.runner:
-            if self.stop_signal and run.runner:
-                if not state.paused:
-                    self.keep(replace(state, paused=True))
-                hurried = self.hurried
-                self.task(pool, step, lambda: self.halt(name, kill=hurried), lambda _: None)
+            if self.stop_signal and standing.can_be_stopped:
+                self.stop(state)
             return
         if run.ended and not standing.lost and (run.said[0] == COMPLETED or not state.paused):
-            told, reason = outcome(run)
-            if told == FAILED:
-                self.shortage.refuse(name)
-            self.end(name, told, reason)
+            self.note_end(name, *outcome(run))
         elif self.stop_signal:
             return
         elif not standing.begun:
             made = self.jobs[name]
-            self.task(pool, step, lambda: self.begin(step, state, made), lambda _: None)
+            self.task(step.name, lambda: self.begin(step, state, made))
         elif state.paused or gets_another_start(standing, state.starts, self.jobs[name].job.retries):
-            counts = standing.lost and not standing.of_another_boot and not state.paused
-            after = replace(state, paused=False, starts=state.starts + counts)
-            self.say(f"{name}: its runner was killed: it is started again" if counts else f"{name} goes on where it ended")
+            charged = counts(standing, paused=state.paused)
+            after = replace(state, paused=False, starts=state.starts + charged)
+            self.say(f"{name}: its runner was killed: it is started again" if charged else f"{name} goes on where it ended")
             made = self.jobs[name]
             work = lambda: begin_again(self.pipeline, state, made.job, self.folder, self.environ, run)  # noqa: E731
-            self.task(pool, step, work, lambda _: self.keep(after))
+            self.task(step.name, work, lambda _: self.keep(after))
         elif not run.ended:
-            self.task(pool, step, lambda: settle(run, self.environ, lambda _: None), lambda _: None)
+            self.task(step.name, lambda: give_up(run, self.environ))
         else:
             self.end(name, FAILED, "its runner was killed")
 
-    def watch_tuning(self, step: Step, pool: ThreadPoolExecutor) -> None:
+    def watch_tuning(self, step: Step) -> None:
         """Looks at a step that tunes: a tuner that was killed is followed by another one, which finds its trials."""
         name, state = step.name, self.states[step.name]
         path = self.folder.run(name, state.number)
         if self.lives(name):
-            if self.stop_signal and TuningFolder(path).tuner > 0:
-                if not state.paused:
-                    self.keep(replace(state, paused=True))
-                hurried = self.hurried
-                self.task(pool, step, lambda: self.halt(name, kill=hurried), lambda _: None)
+            if self.stop_signal and TuningFolder(path).worker > 0:
+                self.stop(state)
             return
         found = tuning_step.outcome(path)
         if found is not None and (found[0] == COMPLETED or not state.paused):
-            if found[0] == FAILED:
-                self.shortage.refuse(name)
-            self.end(name, *found)
+            self.note_end(name, *found)
         elif self.stop_signal:
             return
         elif state.paused or not os.path.isdir(path) or state.starts < TUNER_STARTS:
-            counts = os.path.isdir(path) and not state.paused
-            after = replace(state, paused=False, starts=state.starts + counts)
+            charged = os.path.isdir(path) and not state.paused
+            after = replace(state, paused=False, starts=state.starts + charged)
             if os.path.isdir(path):
                 self.say(
-                    f"{name}: its tuner was killed: another one goes on" if counts else f"{name} goes on where it ended"
+                    f"{name}: its tuner was killed: another one goes on" if charged else f"{name} goes on where it ended"
                 )
             made = self.jobs[name]
-            self.task(pool, step, lambda: self.begin(step, state, made), lambda _: self.keep(after))
+            self.task(step.name, lambda: self.begin(step, state, made), lambda _: self.keep(after))
         else:
             self.end(name, FAILED, f"its tuner was killed {state.starts + 1} times; it has said: {path}/tuner.log")
 
-    def halt(self, name: str, *, kill: bool) -> None:
-        """Asks a run or a tuning job to end and waits until it has."""
-        if self.pipeline.step(name).kind == TUNE:
-            end_tuning(
-                TuningFolder(self.folder.run(name, self.states[name].number)), self.environ, lambda _: None, kill=kill
-            )
-            return
-        standing = self.look(name)
-        if standing.runner and standing.run.runner:
-            stop(standing.run, self.environ, lambda _: None, kill=kill)
+    def stop(self, state: StepState) -> None:
+        """Asks a step to end, which goes on with the next command."""
+        if not state.paused:
+            self.pause(state.name)
+        self.end_run(state.name)
+
+    def halt(self, key: str, *, kill: bool) -> None:
+        """Asks a run or a tuning job to end and waits until it has. Raises TrainshedError."""
+        if self.pipeline.step(key).kind == TUNE:
+            tuning = TuningFolder(self.folder.run(key, self.states[key].number))
+            end_tuning(tuning, self.environ, lambda _: None, kill=kill)
+        else:
+            halt(self.look(key), self.environ, kill=kill)
+
+    def note_end(self, name: str, told: str, reason: str) -> None:
+        """A run is over: it counts, unless it has failed on a full disk."""
+        if told == FAILED:
+            self.shortage.refuse(name)
+        self.end(name, told, reason)
 
     def judge(self, step: Step) -> None:
         """Works out a condition."""
@@ -345,7 +297,7 @@ class Conductor:
         self.over[step.name] = COMPLETED
         self.say(f"{step.name} is {'true' if value else 'false'}: {step.expression.text}")
 
-    def register(self, step: Step, pool: ThreadPoolExecutor) -> None:
+    def register(self, step: Step) -> None:
         """Puts a model into the store."""
         asked = step.registration
         assert asked is not None
@@ -366,7 +318,7 @@ class Conductor:
             self.say(f"{step.name}: {version}{stages}")
 
         known = before.version if done and before is not None else ""
-        self.task(pool, step, lambda: self.registered(asked, known), over)
+        self.task(step.name, lambda: self.registered(asked, known), over)
 
     def registered(self, asked: Registration, known: str) -> str:
         """Adds the model of a step to the store, and moves the stages; the version, as text. Raises TrainshedError.
@@ -417,31 +369,14 @@ class Conductor:
     def finish(self) -> int:
         """Says how it ended; returns the exit status."""
         if self.stop_signal:
-            name = signal.Signals(self.stop_signal).name
-            self.say(f"stopped by {name}: the same command goes on")
-            return EXIT_SIGNAL_BASE + self.stop_signal
+            self.say(f"{self.stopped}: the same command goes on")
+            return self.stop_status
         bad = [name for name, told in self.over.items() if told in (FAILED, STOPPED)]
         if bad:
             self.say(f"not completed: {', '.join(bad)}; the same command goes on from there")
             return EXIT_USER
         self.say("over: every step has completed or was skipped")
         return EXIT_SUCCESS
-
-    def wait(self, signals: SignalPipe) -> None:
-        """Sleeps until something happens, and takes signals."""
-        select.select([signals.fd], [], [], PAUSE)
-        for number in signals.take():
-            if number not in STOP_SIGNALS:
-                continue
-            if self.stop_signal and not self.hurried:
-                self.hurried = True
-                self.say("killing what runs")
-                for name in self.jobs:
-                    if name not in self.over:
-                        self.tasks.pop(name, None)  # asked once more, and harder
-            elif not self.stop_signal:
-                self.stop_signal = number
-                self.say("stopping what runs, with its grace; once more kills it")
 
 
 NOT_RUN = "NotRun"

@@ -10,8 +10,9 @@ from typing import Any
 from trainshed.base.errors import one_line
 from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration
+from trainshed.studio.batches.folder import COMPLETED, FAILED, IN_PROGRESS, STOPPED
 
-from .steps_folder import COMPLETED, FAILED, IN_PROGRESS, SKIPPED, STOPPED
+from .steps_folder import SKIPPED
 
 WAITING = "Waiting"
 _COLOURS = {COMPLETED: "#2e7d32", FAILED: "#c62828", STOPPED: "#ef6c00", SKIPPED: "#757575", IN_PROGRESS: "#1565c0"}

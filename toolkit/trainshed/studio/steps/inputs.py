@@ -19,13 +19,11 @@ from trainshed.base.errors import TrainshedError
 from trainshed.contract.wire.variables import MODEL_STORE
 from trainshed.machine.fingerprint import INCOMPLETE, SAMPLED, WHOLE, of_files, of_folder
 from trainshed.machine.hashing import hashes_of
-from trainshed.runner.files import code
-from trainshed.runner.files.user_dirs import RUNS, state_folder
 from trainshed.runner.job.channels import glob_root
 from trainshed.runner.job.job import Channel, Job
 from trainshed.runner.state.job_json import masked
 
-from .steps_folder import PIPELINES, StepsFolder
+from .steps_folder import StepsFolder
 
 _NOT_COUNTED = (
     *("source_dir", "output", "full_name", "notes", "tags", "grace_seconds", "max_runtime_seconds", "retries"),
@@ -89,17 +87,9 @@ class Codes:
         return replace(job, source_dir=path), digest
 
     def _copy(self, source: str, data: list[str]) -> tuple[str, str]:
-        above = os.path.dirname(self.folder.path)
-        leave_out = [*data, self.file, self.folder.path, state_folder(self.environ), f"{source}/{RUNS}"]
-        leave_out += [self.environ[MODEL_STORE]] if self.environ.get(MODEL_STORE) else []
-        leave_out += [above] if os.path.basename(above) == PIPELINES else []
-        found = code.survey(source, leave_out, home=self.environ.get("HOME", ""), say=self.say)
-        for note in found.notes:
-            self.say(f"warning: {note}")
-        aside = f"{self.folder.path}/.code.tmp"
-        try:
-            shutil.rmtree(aside, ignore_errors=True)
-            code.copy(found, aside)
+        leave_out = [*data, self.file, *filter(None, [self.environ.get(MODEL_STORE)])]
+        aside = self.folder.copy_code(source, leave_out, self.environ, self.say)
+        with self.folder.guarded():
             digest = hashes_of(aside).digest
             path = f"{self.folder.code}/{digest.partition(':')[2][:16]}"
             if os.path.isdir(path) and hashes_of(path).digest == digest:
@@ -108,8 +98,6 @@ class Codes:
                 shutil.rmtree(path, ignore_errors=True)
                 os.makedirs(self.folder.code, exist_ok=True)
                 os.rename(aside, path)
-        except OSError as error:
-            raise self.folder.unusable(error) from error
         return path, digest
 
 

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainshed.base.errors import EXIT_SUCCESS, TrainshedError, did_you_mean, one_line
+from trainshed.base.errors import EXIT_SUCCESS, TrainshedError, did_you_mean
 from trainshed.base.files import write_atomic
-from trainshed.base.locks import is_held
-from trainshed.base.secrets import mask_mapping, mask_text
-from trainshed.runner.control.child_runs import look_at
+from trainshed.base.secrets import mask_mapping
 from trainshed.runner.control.operations import stop as stop_run
 from trainshed.runner.files.run import REPORT
+from trainshed.studio.batches.folder import IN_PROGRESS, Say
+from trainshed.studio.batches.held_runs import lives, look_at
+from trainshed.studio.batches.session import Log, end_worker
 from trainshed.studio.tune.sessions import end as end_tuning
 from trainshed.studio.tune.tuning_folder import TuningFolder
 
 from .conductor import Conductor
 from .drawing import WAITING, Box, picture, table
-from .steps_folder import FORMAT, IN_PROGRESS, StepsFolder, StepState
+from .steps_folder import FORMAT, StepsFolder, StepState
 from .steps_plan import TUNE, Pipeline
 from .tuning_step import PAGE, progress
 
 PICTURE = "picture.svg"
-PAUSE = 0.3  # seconds between two looks
-Say = Callable[[str], None]
 
 
 def run(pipeline: Pipeline, path: str, environ: Mapping[str, str], *, from_step: str = "", no_cache: bool = False) -> int:
@@ -49,7 +46,7 @@ def run(pipeline: Pipeline, path: str, environ: Mapping[str, str], *, from_step:
     folder = StepsFolder(path)
     folder.claim()
     try:
-        say = _saying(folder.log)
+        say = Log(folder.log).say
         before = folder.about()
         other = before.get("file")
         if other and other != pipeline.path:
@@ -81,25 +78,6 @@ def _described(pipeline: Pipeline, now: float, forced: list[str], since: float) 
         "format": FORMAT, "name": pipeline.name, "file": pipeline.path, "params": params, "steps": steps,
         "began": now, "forced": forced, "since": since, "over": False,
     }  # fmt: skip
-
-
-def _saying(log: str) -> Say:
-    """Says lines on standard error, and keeps them in a file; a disk that takes no more costs the file alone."""
-
-    def say(line: str) -> None:
-        text = f"trainshed: {one_line(mask_text(line))}\n"
-        try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
-        except (OSError, ValueError):
-            pass
-        try:
-            with open(log, "a", encoding="utf-8", errors="replace") as file:
-                file.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + text)
-        except OSError:
-            pass
-
-    return say
 
 
 def plan(pipeline: Pipeline) -> list[Box]:
@@ -140,7 +118,7 @@ def _box(folder: StepsFolder, state: StepState, kind: str, needs: tuple[str, ...
         detail = "true" if state.value else "false"
     shown = "waits to go on" if state.state == IN_PROGRESS and state.paused else detail
     if state.state == IN_PROGRESS and not state.paused and run:
-        alive = is_held(folder.lock_of(state.name, state.number))
+        alive = lives(run)
         detail = detail or (progress(run) if kind == TUNE else "")
         shown = detail if alive else "its runner is not there: the same command goes on"
     report = f"runs/{state.name}-{state.number}/{PAGE if kind == TUNE else REPORT}"
@@ -166,7 +144,7 @@ def status(folder: StepsFolder, *, as_json: bool) -> int:
     if as_json:
         told = {
             "pipeline": about.get("name"), "folder": folder.path, "file": about.get("file"), "params": about.get("params"),
-            "running": bool(folder.conductor), "steps": [box.plain() for box in boxes],
+            "running": bool(folder.worker), "steps": [box.plain() for box in boxes],
         }  # fmt: skip
         print(json.dumps(told, indent=2))
     else:
@@ -180,33 +158,20 @@ def stop(folder: StepsFolder, environ: Mapping[str, str], say: Say, *, kill: boo
     Raises:
         TrainshedError: it cannot be stopped from here.
     """
-    asked = 0
-    while pid := folder.conductor:
-        if pid > 0 and pid != asked:
-            asked = pid
-            try:
-                os.kill(pid, signal.SIGTERM)
-                if kill:
-                    time.sleep(PAUSE)
-                    os.kill(pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
-            except OSError:
-                raise TrainshedError(f"{folder.shown} is run by another user", hint="stop it as that user") from None
-        time.sleep(PAUSE)
+    end_worker(folder, kill=kill)
     for box in standing(folder):
         state = folder.state(box.name)
         if state is None or box.state != IN_PROGRESS or not state.number:
             continue
         path = folder.run(state.name, state.number)
         if box.kind == TUNE:
-            if is_held(folder.lock_of(state.name, state.number)):
+            if lives(path):
                 folder.save(replace(state, paused=True))
             if os.path.isdir(path):
                 end_tuning(TuningFolder(path), environ, say, kill=kill)
             continue
-        now = look_at(path, folder.lock_of(state.name, state.number))
-        if now.runner and now.run.runner:
+        now = look_at(path)
+        if now.can_be_stopped:
             folder.save(replace(state, paused=True))
             stop_run(now.run, environ, say, kill=kill)
     print(table(standing(folder)), end="")

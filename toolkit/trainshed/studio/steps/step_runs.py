@@ -8,24 +8,23 @@ from dataclasses import dataclass, replace
 
 from trainshed.base.errors import JobError, Problem, TrainshedError, did_you_mean, some
 from trainshed.contract.hyperparameters import decode_value
-from trainshed.runner.control.child_runs import take
-from trainshed.runner.control.detached import start
 from trainshed.runner.control.operations import to_resume
 from trainshed.runner.control.parent import with_parent
 from trainshed.runner.control.resolve_models import with_pinned_models
-from trainshed.runner.files.run import Run
 from trainshed.runner.job import read as job_reader
 from trainshed.runner.job.encode import encode
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.nodes import Node, scalar
 from trainshed.runner.state.provenance import provenance_of
 from trainshed.runner.state.stored import Stored, load, refuse_masked
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
+from trainshed.studio.batches.held_runs import start_run
 from trainshed.studio.models.model_of_run import metrics_of
 from trainshed.studio.tune.tuning import Tuning
 
 from .inputs import Codes, best_run, key_of, model_changed, require_model
 from .links import METRICS, MODEL, OUTPUT, PARAMS, RUN, VERSION, Link, resolved
-from .steps_folder import COMPLETED, FAILED, STOPPED, StepsFolder, StepState
+from .steps_folder import StepsFolder, StepState
 from .steps_plan import TUNE, Pipeline, Step
 
 
@@ -115,7 +114,7 @@ def begin(pipeline: Pipeline, state: StepState, job: Job, folder: StepsFolder, e
     """Starts the run of a step. Raises TrainshedError, JobError where it cannot be started."""
     made = _in_place(pipeline, state, job, folder)
     refuse_masked(made, pipeline.name)
-    _start(made, state, folder, environ, None)
+    start_run(made.output, made, environ, folder)
 
 
 def begin_again(
@@ -123,7 +122,7 @@ def begin_again(
 ) -> None:
     """Takes a step's run up again, with its checkpoints; what a dead runner left is ended first. Raises TrainshedError."""
     again = to_resume(run, environ, lambda _: None, lambda _: _in_place(pipeline, state, job, folder), again=True)
-    _start(again.job, state, folder, environ, again)
+    start_run(folder.run(state.name, state.number), again.job, environ, folder, again)
 
 
 def _in_place(pipeline: Pipeline, state: StepState, job: Job, folder: StepsFolder) -> Job:
@@ -134,17 +133,6 @@ def _in_place(pipeline: Pipeline, state: StepState, job: Job, folder: StepsFolde
         tags={"pipeline": pipeline.name, "step": state.name, **job.tags},
         notes=(),
     )
-
-
-def _start(job: Job, state: StepState, folder: StepsFolder, environ: Mapping[str, str], again: Run | None) -> None:
-    try:
-        fd = take(folder.lock_of(state.name, state.number))
-    except OSError as error:
-        raise folder.unusable(error) from error
-    try:
-        start(job, environ, again, quiet=True, hold=fd)
-    finally:
-        os.close(fd)
 
 
 def wrong_with(run: Stored) -> str:

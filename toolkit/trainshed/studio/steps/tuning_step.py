@@ -19,11 +19,12 @@ import trainshed
 from trainshed.base.errors import Problem, TrainshedError
 from trainshed.base.files import read_object, remove, write_atomic
 from trainshed.base.secrets import mask_text
-from trainshed.runner.control.child_runs import take
 from trainshed.runner.control.parent import with_parent
 from trainshed.runner.control.resolve_models import with_pinned_models
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.nodes import Node
+from trainshed.studio.batches.folder import COMPLETED, FAILED, LARGEST, STOPPED
+from trainshed.studio.batches.held_runs import taken
 from trainshed.studio.tune.board import counted
 from trainshed.studio.tune.sessions import standing, tune
 from trainshed.studio.tune.tuning_file import Parts, tuning_of_parts
@@ -33,7 +34,7 @@ from trainshed.studio.tune.tuning_page import write as write_page
 from .inputs import Codes, key_of
 from .links import resolved
 from .step_runs import Prepared, Values, said_of
-from .steps_folder import COMPLETED, FAILED, LARGEST, STOPPED, StepsFolder, StepState
+from .steps_folder import StepsFolder, StepState
 from .steps_plan import Pipeline, Step
 
 JOB = "job"
@@ -66,36 +67,31 @@ def begin(pipeline: Pipeline, state: StepState, made: Prepared, folder: StepsFol
     Raises:
         TrainshedError: it cannot be started.
     """
-    path, lock = folder.run(state.name, state.number), folder.lock_of(state.name, state.number)
+    path = folder.run(state.name, state.number)
     name = f"{pipeline.name}-{state.name}-{state.number}"[-LONGEST_NAME:].lstrip("-")
     assert made.tuning is not None
     job = replace(made.tuning.job, tags={"pipeline": pipeline.name, "step": state.name, **made.tuning.job.tags})
     order = pickle.dumps((replace(made.tuning, name=name, job=job), pipeline.path, path))
-    try:
-        fd = take(lock)
-    except OSError as error:
-        raise folder.unusable(error) from error
     root = os.path.dirname(os.path.dirname(os.path.abspath(trainshed.__file__)))
-    # Not `-m`: that would put the working directory before everything else.
-    code = f"import sys; sys.path.insert(0, {root!r}); from trainshed.studio.steps.tuning_step import main; main({fd})"
-    try:
-        remove(_error_file(path))
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            env=dict(environ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # what it says is in the tuning job's tuner.log
-            pass_fds=(fd,),
-            start_new_session=True,  # the terminal's signals are not for it
-        )
-        assert process.stdin is not None
-        with process.stdin:
-            process.stdin.write(order)
-    except OSError as error:
-        raise TrainshedError(f"the tuner of {state.name} cannot be started: {error.strerror}") from error
-    finally:
-        os.close(fd)
+    with taken(path, folder) as fd:
+        # Not `-m`: that would put the working directory before everything else.
+        code = f"import sys; sys.path.insert(0, {root!r}); from trainshed.studio.steps.tuning_step import main; main({fd})"
+        try:
+            remove(_error_file(path))
+            process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                env=dict(environ),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # what it says is in the tuning job's tuner.log
+                pass_fds=(fd,),
+                start_new_session=True,  # the terminal's signals are not for it
+            )
+            assert process.stdin is not None
+            with process.stdin:
+                process.stdin.write(order)
+        except OSError as error:
+            raise TrainshedError(f"the tuner of {state.name} cannot be started: {error.strerror}") from error
     # A child of this process: without a wait it would stay a zombie until this process ends.
     threading.Thread(target=process.wait, daemon=True, name=f"wait-{process.pid}").start()
 

@@ -5,8 +5,9 @@
     early                         which running trials are stopped: the median rule, ASHA
     trial, tuning_folder          one trial and what the folder keeps of all of them: files that survive any kill
     trial_runs                    a trial as an ordinary run: started, adopted, stopped
-    tuner                         the loop
-    standing, board, describe     how it stands: in numbers, for a person, in the platform's shape
+    tuner                         the policy of the loop (studio/batches)
+    sessions                      the commands
+    board, describe               how it stands: in numbers, for a person, in the platform's shape
     tuning_page                   the report
 
 The files in the folder are the truth. Whatever else the tuner knows it works out from them anew, so that it can be killed at

@@ -10,38 +10,30 @@ from collections.abc import Callable, Mapping
 from trainshed.base.errors import one_line
 from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
+from trainshed.studio.batches.session import Log
 
-from .trial import COMPLETED, FAILED, STOPPED, Trial, best_of, front_of
+from .trial import Trial, best_of, front_of
 from .tuner import View, short
 
 REDRAW_SECONDS = 0.5
 _ROWS = 12  # trials in the table that is drawn anew
 
 
-class Board:
-    """Says lines on standard error, and on a terminal keeps a table below them.
+class Board(Log):
+    """Says lines on standard error, and on a terminal keeps a table below them."""
 
-    Args:
-        log: a file that gets the lines, too; a disk that takes no more costs the file alone.
-    """
-
-    def __init__(self, log: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, path: str, environ: Mapping[str, str]) -> None:
+        super().__init__(path)
         self.terminal = sys.stderr.isatty() and environ.get("TERM", "dumb") != "dumb"
-        self.log = log
         self.drawn = 0
         self.last = 0.0
 
     def say(self, line: str) -> None:
-        """One line of what happens."""
-        text = f"trainshed: {one_line(mask_text(line))}\n"
-        self._clear()
-        _put(text)
+        """One line of what happens, above the table."""
+        self.close()
         self.last = 0.0  # the table comes back at once
-        try:
-            with open(self.log, "a", encoding="utf-8", errors="replace") as file:
-                file.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + text)
-        except OSError:
-            pass
+        super().say(line)
 
     def show(self, view: Callable[[], View]) -> None:
         """The table, now and then."""
@@ -51,26 +43,15 @@ class Board:
         self.last = now
         width = shutil.get_terminal_size().columns - 1
         lines = [line[:width] for line in live(view(), time.time())]
-        self._clear()
-        _put("".join(f"{line}\n" for line in lines))
+        self.close()
+        self.put("".join(f"{line}\n" for line in lines))
         self.drawn = len(lines)
 
     def close(self) -> None:
         """Takes the table away."""
-        self._clear()
-
-    def _clear(self) -> None:
         if self.drawn:
-            _put(f"\x1b[{self.drawn}A\x1b[J")
+            self.put(f"\x1b[{self.drawn}A\x1b[J")
             self.drawn = 0
-
-
-def _put(text: str) -> None:
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        pass
 
 
 def live(view: View, now: float) -> list[str]:

@@ -11,9 +11,10 @@ from typing import Any
 from trainshed.runner.files.platform_files import shown_hyperparameters
 from trainshed.runner.state.status import iso
 from trainshed.runner.state.stored import load
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
 
 from .space import CATEGORICAL, INTEGER, LOG, REVERSE_LOG
-from .trial import COMPLETED, FAILED, STOPPED, Trial, best_of, elapsed, front_of, since_best
+from .trial import Trial, best_of, elapsed, front_of, since_best
 from .trial_runs import run_name
 from .tuner import View
 from .tuning import ASHA, BAYESIAN, GRID, HYPERBAND, IDENTICAL, MEDIAN, MINIMIZE, OFF, POPULATION, RANDOM, Tuning
@@ -80,7 +81,7 @@ def describe(view: View, folder: TuningFolder, status: str, reason: str, asked: 
         found["WarmStartConfig"] = {"ParentHyperParameterTuningJobs": parents, "WarmStartType": kind}
     found["Trainshed"] = {
         "Folder": folder.path,
-        "Tuner": folder.tuner,
+        "Tuner": folder.worker,
         "Reason": reason,
         "Objectives": [{"MetricName": one.metric, "Goal": one.goal} for one in tuning.objectives],
         "Front": [trial.number for trial in front_of(trials, tuning.objectives)],

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 from trainshed.base.errors import TrainshedError
 from trainshed.machine.cloning import copy
+from trainshed.studio.batches.folder import shown
 
 from .space import CATEGORICAL, INTEGER, LINEAR, REVERSE_LOG, Parameter, spelled
 from .trial import Trial, losses
 from .tuning import Strategy, Tuning
-from .tuning_folder import TuningFolder, shown, unusable
+from .tuning_folder import TuningFolder
 
 FACTORS = (0.8, 1.2)
 RESAMPLED = 0.25
@@ -128,7 +129,7 @@ def inherit(folder: TuningFolder, trial: Trial) -> None:
     own, theirs = checkpoints_of(folder, trial.number), checkpoints_of(folder, trial.parent)
     if not trial.parent or os.path.isdir(own):
         return
-    try:
+    with folder.guarded():
         held = sorted(os.listdir(theirs)) if os.path.isdir(theirs) else []
         if not any(name.startswith(_OURS) for name in held):
             raise TrainshedError(
@@ -143,8 +144,6 @@ def inherit(folder: TuningFolder, trial: Trial) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         shutil.copytree(theirs, aside, copy_function=copy)
         os.rename(aside, own)
-    except OSError as error:
-        raise unusable(error, folder.path) from error
 
 
 def forget_before(folder: TuningFolder, strategy: Strategy, number: int) -> None:

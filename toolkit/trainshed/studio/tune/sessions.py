@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,10 +12,10 @@ from typing import Any
 from trainshed.base.errors import EXIT_SUCCESS, JobError, TrainshedError
 from trainshed.runner.control.operations import stop as stop_run
 from trainshed.runner.control.resolve_models import with_pinned_models
-from trainshed.runner.files import code
-from trainshed.runner.files.user_dirs import RUNS, state_folder
 from trainshed.runner.job.references import look_up, secrets_of
 from trainshed.runner.state.stored import refuse_masked
+from trainshed.studio.batches.folder import shown
+from trainshed.studio.batches.session import end_worker
 
 from .board import Board, View, page
 from .describe import describe
@@ -25,12 +23,11 @@ from .propose import require_optuna
 from .trial_runs import Curves, look
 from .tuner import Tuner
 from .tuning import POPULATION, Tuning
-from .tuning_folder import TUNES, TuningFolder, described, read_asked, shown, stored_tuning, tuning_of, unusable
+from .tuning_folder import TuningFolder, described, read_asked, stored_tuning, tuning_of
 from .warm import known_of
 
 # What may be another in a later session: it does not change what a trial is.
 _MAY_CHANGE = ("limits", "notes", "file", "created")
-PAUSE = 0.3  # seconds between two looks
 _JOB_MAY_CHANGE = ("source_dir", "notes", "tags", "grace_seconds", "environment", "references", "resources", "retries")
 
 
@@ -51,9 +48,8 @@ def tune(tuning: Tuning, file: str, path: str, environ: Mapping[str, str], retry
         )
     folder = TuningFolder(path)
     require_optuna(tuning)
-    _refuse_taken(folder)
     folder.claim()
-    board = Board(f"{folder.path}/tuner.log", environ)
+    board = Board(folder.log, environ)
     try:
         tuning = _prepared(tuning, file, folder, environ, board.say)
         board.say(f"{tuning.name}: {tuning.strategy.kind} search, in {folder.shown}")
@@ -93,20 +89,6 @@ def resume(
     return tune(tuning, file, folder.path, environ, retry_failed)
 
 
-def _refuse_taken(folder: TuningFolder) -> None:
-    """Raises TrainshedError where the folder holds something else: nothing in it is ours then."""
-    try:
-        held = set(os.listdir(folder.path))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise unusable(error, folder.path) from error
-    if held and not held & {"tune.json", "trials", "tuner.lock"}:
-        raise TrainshedError(
-            f"{folder.shown} holds other things ({', '.join(sorted(held)[:3])})", hint="name a new folder with --output"
-        )
-
-
 def _prepared(
     tuning: Tuning, file: str, folder: TuningFolder, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> Tuning:
@@ -122,7 +104,7 @@ def _prepared(
     tuning = replace(tuning, job=replace(tuning.job, source_dir=_code(tuning, folder, environ, say)))
     created = before.get("created")
     asked = described(tuning, file, created if isinstance(created, float) else time.time(), secrets)
-    folder.write(folder.asked, json.dumps(asked, indent=2) + "\n")
+    folder.write("tune.json", json.dumps(asked, indent=2) + "\n")
     return tuning
 
 
@@ -155,21 +137,11 @@ def _code(tuning: Tuning, folder: TuningFolder, environ: Mapping[str, str], say:
         return folder.code
     if not os.path.isdir(source):
         return source
-    above = os.path.dirname(folder.path)
-    leave_out = [channel.path for channel in tuning.job.channels]
-    leave_out += [tuning.job.checkpoints, folder.path, state_folder(environ)]
-    leave_out += [above] if os.path.basename(above) == TUNES else []
-    leave_out += [f"{source}/{RUNS}"]
-    found = code.survey(source, leave_out, home=environ.get("HOME", ""), say=say)
-    for note in found.notes:
-        say(f"warning: {note}")
-    aside = f"{folder.path}/.code.tmp"
-    try:
-        shutil.rmtree(aside, ignore_errors=True)
-        code.copy(found, aside)
+    aside = folder.copy_code(
+        source, [*(channel.path for channel in tuning.job.channels), tuning.job.checkpoints], environ, say
+    )
+    with folder.guarded():
         os.rename(aside, folder.code)
-    except OSError as error:
-        raise unusable(error, folder.path) from error
     return folder.code
 
 
@@ -181,7 +153,7 @@ def standing(folder: TuningFolder) -> tuple[View, str, str]:
     latest = {trial.number: curve[-1] for trial in trials if not trial.over and (curve := curves.of(trial.number))}
     outcome = folder.outcome()
     view = View(tuning, tuple(trials), latest)
-    if folder.tuner:
+    if folder.worker:
         return view, "InProgress", ""
     if outcome:
         return view, str(outcome["status"]), str(outcome["reason"])
@@ -216,23 +188,10 @@ def end(folder: TuningFolder, environ: Mapping[str, str], say: Callable[[str], N
     Raises:
         TrainshedError: it cannot be stopped from here.
     """
-    asked = 0
-    while pid := folder.tuner:
-        if pid != asked and pid > 0:
-            asked = pid
-            try:
-                os.kill(pid, signal.SIGTERM)
-                if kill:
-                    time.sleep(PAUSE)
-                    os.kill(pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
-            except OSError:
-                raise TrainshedError(f"{folder.shown} is tuned by another user", hint="stop it as that user") from None
-        time.sleep(PAUSE)
+    end_worker(folder, kill=kill)
     tuning = stored_tuning(folder)
     for trial in folder.trials(tuning.space):
         now = look(folder, trial.number)
-        if not trial.over and ((now.runner and now.run.runner) or now.adrift):
+        if not trial.over and now.can_be_stopped:
             folder.save(replace(trial, paused=True))
             stop_run(now.run, environ, say, kill=kill)

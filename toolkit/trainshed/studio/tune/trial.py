@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainshed.studio.batches.folder import COMPLETED, FAILED, IN_PROGRESS, STOPPED
+
 from .tuning import Objective
 
-IN_PROGRESS, COMPLETED, FAILED, STOPPED = "InProgress", "Completed", "Failed", "Stopped"
 ENDED = (COMPLETED, FAILED, STOPPED)
 LATEST = 1e11  # seconds since the epoch that a year of four digits has
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -14,10 +15,8 @@ from trainshed.contract.distributions import CPUS
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 from trainshed.machine.cgroup import cpus
 from trainshed.metrics.columns import Columns
-from trainshed.runner.control.child_runs import Standing, gets_another_start, look_at, take
-from trainshed.runner.control.detached import follow, start
+from trainshed.runner.control.detached import follow
 from trainshed.runner.control.operations import to_resume
-from trainshed.runner.control.recover import settle
 from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import ALL_GPUS, Job
 from trainshed.runner.job.nodes import RawText
@@ -25,12 +24,14 @@ from trainshed.runner.job.places import find
 from trainshed.runner.places import gpus
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.stored import Stored, refuse_masked
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
+from trainshed.studio.batches.held_runs import Standing, look_at, start_run, taken
 
 from .population import checkpoints_of, generation_of, inherit
 from .space import CATEGORICAL, INTEGER
-from .trial import COMPLETED, FAILED, STOPPED, Trial
+from .trial import Trial
 from .tuning import BEST, EPOCH, POPULATION, STEP, EarlyStopping, Objective, Tuning
-from .tuning_folder import TuningFolder, unusable
+from .tuning_folder import TuningFolder
 
 OBJECTIVE_NAME = "_tuning_objective_metric"  # the platform's own; scripts do not get it
 
@@ -130,7 +131,7 @@ def begin(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[s
     _start(job, trial, tuning, folder, environ, None)
 
 
-def begin_anew(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str]) -> None:
+def begin_anew(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
     """Starts a trial from its beginning, whose run has ended without what it measured; that run is put aside.
 
     Raises:
@@ -144,12 +145,8 @@ def put_aside(folder: TuningFolder, number: int) -> None:
     """Gives a trial's run another name, so that the trial has none. Raises TrainshedError."""
     run = folder.run(number)
     aside = next(path for count in range(1, 10_000) if not os.path.lexists(path := f"{run}.aside-{count}"))
-    try:
+    with folder.guarded(), suppress(FileNotFoundError):  # it never began
         os.rename(run, aside)
-    except FileNotFoundError:  # it never began
-        pass
-    except OSError as error:
-        raise unusable(error, folder.path) from error
 
 
 def begin_again(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
@@ -164,44 +161,19 @@ def begin_again(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Map
 
 def follow_again(trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
     """Follows a trial that somebody else has, and whose runner was killed. Raises TrainshedError."""
-    fd = _take(folder.lock_of(trial.number), folder.path)
-    try:
+    with taken(folder.run(trial.number), folder) as fd:
         follow(run, environ, hold=fd)
-    finally:
-        os.close(fd)
 
 
 def _start(
     job: Job, trial: Trial, tuning: Tuning, folder: TuningFolder, environ: Mapping[str, str], again: Run | None
 ) -> None:
-    fd = _take(folder.lock_of(trial.number), folder.path)
-    try:
-        start(job, environ_of(tuning, trial, environ), again, quiet=True, hold=fd, on=tuning.place)
-    finally:
-        os.close(fd)
-
-
-def _take(path: str, folder: str) -> int:
-    """The lock of a trial whose runner is over, or about to be."""
-    try:
-        return take(path)
-    except OSError as error:
-        raise unusable(error, folder) from error
+    start_run(folder.run(trial.number), job, environ_of(tuning, trial, environ), folder, again, tuning.place)
 
 
 def look(folder: TuningFolder, number: int) -> Standing:
     """How a trial's run stands now."""
-    return look_at(folder.run(number), folder.lock_of(number))
-
-
-def give_up(run: Stored, environ: Mapping[str, str]) -> None:
-    """Ends what a dead runner has left, keeps its results, writes how the run ended. Raises TrainshedError."""
-    settle(run, environ, lambda _: None)
-
-
-def may_start_again(trial: Trial, standing: Standing, retries: int) -> bool:
-    """Whether a trial whose runner was killed gets another start: as the job's `retries` say."""
-    return gets_another_start(standing, trial.retries, retries)
+    return look_at(folder.run(number))
 
 
 class Curves:

@@ -15,48 +15,40 @@ finds each trial in one of these states.
 from __future__ import annotations
 
 import json
-import select
-import signal
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from trainshed.base.disk_reserve import Room
-from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_SUCCESS, EXIT_USER, TrainshedError
+from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER
 from trainshed.base.files import remove
 from trainshed.base.units import duration
-from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
-from trainshed.runner.control.operations import stop
 from trainshed.runner.job.references import secrets_of
 from trainshed.runner.job.write import job_file
 from trainshed.runner.state.job_json import job_of, masked
+from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED, Say
+from trainshed.studio.batches.held_runs import Standing, counts, gets_another_start, give_up, halt
+from trainshed.studio.batches.loop import Loop
 
 from . import early as rules
 from .population import Member, forget_before, is_waiting, member
 from .propose import propose
-from .trial import COMPLETED, FAILED, STOPPED, Trial, best_of, elapsed, front_of, since_best
+from .trial import Trial, best_of, elapsed, front_of, since_best
 from .trial_runs import (
     Curves,
-    Standing,
     begin,
     begin_again,
     begin_anew,
     ended,
     follow_again,
-    give_up,
     job_with,
     look,
-    may_start_again,
     put_aside,
 )
 from .tuning import ASHA, MEDIAN, OFF, POPULATION, Tuning
 from .tuning_folder import TuningFolder
 from .warm import Known
 
-PAUSE = 0.1  # seconds between two looks
 CURVE_SECONDS = 0.3  # between two looks at the curves of running trials
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ class View:
     latest: dict[int, tuple[float, float]]
 
 
-class Tuner:
+class Tuner(Loop[int]):
     """One session of tuning. The folder must have been claimed.
 
     Args:
@@ -96,59 +88,54 @@ class Tuner:
         show: Callable[[Callable[[], View]], None],
         retry_failed: bool = False,
     ) -> None:
+        super().__init__(folder, say, tuning.limits.max_parallel)
         self.tuning, self.folder, self.environ, self.known = tuning, folder, environ, known
-        self.say, self.show = say, show
+        self.show = show
         self.curves = Curves(folder, tuning.objective, tuning.early)
         self.trials: dict[int, Trial] = {}
-        self.tasks: dict[int, tuple[Future[None], Trial | None]] = {}  # and the trial as it is to be kept then
         self.seen: dict[int, int] = {}  # how many values of a running trial have been judged
         self.best = 0
         self.front: set[str] = set()
-        self.room = Room(folder.path)
-        self.shortage = folder.shortage()
-        self.stop_signal = 0
-        self.hurried = False
+        self.end_reason: Over | None = None
         self.exhausted = False
         self.retry_failed = retry_failed
         self.again: list[int] = []  # failed trials that wait for another run
         self.looked = 0.0
 
-    def run(self) -> int:
-        """Tunes to the end; returns the exit status. Raises TrainshedError where it cannot go on: what runs then goes on."""
-        signals = SignalPipe()
-        pool = ThreadPoolExecutor(4 + 2 * self.tuning.limits.max_parallel, thread_name_prefix="trial")
-        try:
-            self.recover()
-            while True:
-                over = self.over()
-                self.advance(over)
-                if not self.stop_signal and over is None:
-                    over = self.fill()
-                self.start_tasks(pool, over)
-                self.keep_best()
-                self.show(self.view)
-                if not self.tasks and self.nothing_left(over):
-                    break
-                self.wait(signals)
-            return self.finish(over)
-        except TrainshedError:
-            self.pause_if_full()
-            raise
-        finally:
-            pool.shutdown(wait=True)
-            self.room.free()
-            signals.close()
+    def turn(self) -> bool:
+        """Proposes, starts and stops trials; whether all are over and there are no more."""
+        over = self.over()
+        self.advance(over)
+        if not self.stop_signal and over is None:
+            over = self.fill()
+        self.start_tasks()
+        self.keep_best()
+        self.show(self.view)
+        self.end_reason = over
+        return over is not None and not self.active
+
+    def running(self) -> list[int]:
+        """The trials that are not over."""
+        return [trial.number for trial in self.active]
+
+    def lives(self, key: int) -> bool:
+        """Whether the run of a trial still goes on, here or where it was submitted to."""
+        standing = look(self.folder, key)
+        return standing.runner or standing.adrift
+
+    def pause(self, key: int) -> None:
+        """Writes down that a trial goes on with the next tuner. Raises TrainshedError."""
+        self.keep(replace(self.trials[key], paused=True))
+
+    def stopping(self) -> str:
+        """What is said when the first signal comes."""
+        count = sum(1 for trial in self.active if look(self.folder, trial.number).runner)
+        return f"stopping {count} trials, which have {duration(self.tuning.job.grace_seconds)} to end; once more kills them"
 
     @property
     def active(self) -> list[Trial]:
         """The trials that are not over."""
         return [trial for trial in self.trials.values() if not trial.over]
-
-    def nothing_left(self, over: Over | None) -> bool:
-        """Whether there is nothing more to wait for."""
-        if self.stop_signal:
-            return not any((now := look(self.folder, trial.number)).runner or now.adrift for trial in self.active)
-        return over is not None and not self.active
 
     def recover(self) -> None:
         """Takes up what earlier sessions have left."""
@@ -261,13 +248,6 @@ class Tuner:
 
     def advance(self, over: Over | None) -> None:
         """Notes which trials have ended, and which are to be stopped."""
-        self.shortage.look(trial.number for trial in self.active)
-        for number, (task, after) in list(self.tasks.items()):
-            if task.done():
-                del self.tasks[number]
-                task.result()
-                if after is not None:
-                    self.keep(after)
         judge = self.tuning.early.kind != OFF and time.monotonic() - self.looked >= CURVE_SECONDS
         for trial in self.active:
             if trial.number in self.tasks:
@@ -289,58 +269,56 @@ class Tuner:
         """Whether a trial whose run has ended is started again: it was stopped with the tuner, or its runner was killed."""
         if trial.paused:
             return standing.run.said[0] != "Completed" or not self.curves.values(trial.number, self.tuning.objectives)[0]
-        return standing.lost and may_start_again(trial, standing, self.tuning.job.retries)
+        return standing.lost and gets_another_start(standing, trial.retries, self.tuning.job.retries)
 
-    def start_tasks(self, pool: ThreadPoolExecutor, over: Over | None) -> None:
+    def start_tasks(self) -> None:
         """Begins what takes a while, each in a thread: starts, stops, the ends of what killed runners have left."""
         for trial in self.active:
-            if trial.number in self.tasks:
-                continue
-            standing = look(self.folder, trial.number)
-            if (found := self.next_act(trial, standing)) is not None:
-                act, after = found
-                self.tasks[trial.number] = pool.submit(act), after
+            if trial.number not in self.tasks:
+                self.act(trial, look(self.folder, trial.number))
 
-    def next_act(self, trial: Trial, standing: Standing) -> tuple[Callable[[], None], Trial | None] | None:
-        """(what is to be done with a trial now, the trial as it is to be kept when that has been done); None for nothing."""
+    def act(self, trial: Trial, standing: Standing) -> None:
+        """Does what is to be done with a trial now."""
         run, number = standing.run, trial.number
         if standing.adrift and not (trial.halt or self.stop_signal):
             self.say(f"trial {number}: its runner was killed; {run.submitted} goes on and is watched again")
-            return lambda: follow_again(trial, self.folder, self.environ, run), None
-        if standing.runner or standing.adrift:
-            if not (trial.halt or self.stop_signal) or not (run.runner or standing.adrift):
-                return None
-            if not trial.halt and not trial.paused:
-                self.keep(replace(trial, paused=True))
-            hurried = self.hurried
-            return lambda: self.end(number, kill=hurried), None
-        lost = standing.lost and not run.ended
-        if self.stop_signal or trial.halt:
-            return (lambda: give_up(run, self.environ), None) if lost and trial.halt else None
-        if not standing.begun:
+            self.task(number, lambda: follow_again(trial, self.folder, self.environ, run))
+        elif standing.runner or standing.adrift:
+            if (trial.halt or self.stop_signal) and standing.can_be_stopped:
+                self.stop(trial)
+        elif self.stop_signal or trial.halt or (standing.begun and not self.goes_on(trial, standing)):
+            if standing.lost and not run.ended and (trial.halt or not self.stop_signal):
+                self.task(number, lambda: give_up(run, self.environ))
+        elif not standing.begun:
             self.keep(fresh := replace(trial, created=time.time(), paused=False))
             origin = f", from the checkpoint of trial {trial.parent}" if trial.parent else ""
             self.say(f"trial {number}{self.of_all()} starts: {self.said(trial)}{origin}")
-            return lambda: begin(self.tuning, fresh, self.folder, self.environ), None
-        if not self.goes_on(trial, standing):
-            return (lambda: give_up(run, self.environ), None) if lost else None
-        if standing.lost and not trial.paused:
-            self.say(f"trial {number}: its runner was killed: it is started again")
+            self.task(number, lambda: begin(self.tuning, fresh, self.folder, self.environ))
         else:
-            self.say(f"trial {number} goes on where it ended")
-        counts = standing.lost and not standing.of_another_boot and not trial.paused
-        after = replace(trial, paused=False, retries=trial.retries + counts)
+            self.go_on(trial, standing)
+
+    def stop(self, trial: Trial) -> None:
+        """Asks a trial to end; one that is stopped with the tuner goes on with the next one."""
+        if not trial.halt and not trial.paused:
+            self.pause(trial.number)
+        self.end_run(trial.number)
+
+    def halt(self, key: int, *, kill: bool) -> None:
+        """Asks the run of a trial to end and waits until it has. Raises TrainshedError."""
+        halt(look(self.folder, key), self.environ, kill=kill)
+
+    def go_on(self, trial: Trial, standing: Standing) -> None:
+        """Takes a trial up again where its run ended."""
+        run, number = standing.run, trial.number
+        killed = standing.lost and not trial.paused
+        said = ": its runner was killed: it is started again" if killed else " goes on where it ended"
+        self.say(f"trial {number}{said}")
+        after = replace(trial, paused=False, retries=trial.retries + counts(standing, paused=trial.paused))
         self.curves.drop(number)
         self.seen.pop(number, None)
-        if run.said[0] == "Completed":  # nothing is left to be measured from its last checkpoint on
-            return lambda: begin_anew(self.tuning, trial, self.folder, self.environ), after
-        return lambda: begin_again(self.tuning, trial, self.folder, self.environ, run), after
-
-    def end(self, number: int, *, kill: bool) -> None:
-        """Asks a trial to end and waits until it has."""
-        standing = look(self.folder, number)
-        if (standing.runner and standing.run.runner) or standing.adrift:
-            stop(standing.run, self.environ, lambda _: None, kill=kill)
+        # Of one that has completed nothing is left to be measured from its last checkpoint on.
+        again = begin_anew if run.said[0] == "Completed" else begin_again
+        self.task(number, lambda: again(self.tuning, trial, self.folder, self.environ, run), lambda _: self.keep(after))
 
     def note_end(self, trial: Trial, standing: Standing) -> None:
         """A run is over: its objective counts."""
@@ -348,13 +326,6 @@ class Tuner:
         if found.state == FAILED:
             self.shortage.refuse(trial.number)
         self.note(found)
-
-    def pause_if_full(self) -> None:
-        """Where the disk is full, all that runs is tried again later, unless it succeeds nevertheless."""
-        if self.shortage.has_met(trial.number for trial in self.active):
-            self.room.free()  # kept for this
-            for trial in self.active:
-                self.keep(replace(trial, paused=True))
 
     def note(self, trial: Trial) -> None:
         """Keeps a trial that is over, and says so."""
@@ -414,7 +385,7 @@ class Tuner:
         job = job_with(self.tuning, best.values)
         # Secrets that were given as plain text are left out of it, and it says so.
         kept = job_of(json.loads(json.dumps(masked(job, secrets_of(job, {})))))
-        self.folder.write(f"{self.folder.path}/best.yaml", job_file(kept, comment))
+        self.folder.write("best.yaml", job_file(kept, comment))
         self.folder.link("best", f"trials/{best.number:04d}")
         self.best = best.number
 
@@ -427,16 +398,16 @@ class Tuner:
             self.folder.keep_links("front", {name: f"../trials/{name}" for name in front})
             self.front = front
 
-    def finish(self, over: Over | None) -> int:
+    def finish(self) -> int:
         """Writes how it ended; returns the exit status."""
         best = best_of(self.trials.values(), self.tuning.objectives)
         if self.stop_signal:
-            name = signal.Signals(self.stop_signal).name
             waiting = len(self.active)
-            reason = f"stopped by {name}" + (f"; {waiting} trials wait to go on" if waiting else "")
+            reason = self.stopped + (f"; {waiting} trials wait to go on" if waiting else "")
             self.folder.end("Stopped", reason)
             self.say(f"{reason}: `trainshed tune --resume {self.folder.shown}` goes on")
-            return EXIT_SIGNAL_BASE + self.stop_signal
+            return self.stop_status
+        over = self.end_reason
         reason = over.reason if over is not None else ""
         if best is None:
             if over is None or not over.failed:
@@ -468,23 +439,6 @@ class Tuner:
     def of_all(self) -> str:
         """` of 30`, where that is known."""
         return f" of {self.tuning.limits.max_jobs}" if self.tuning.limits.max_jobs else ""
-
-    def wait(self, signals: SignalPipe) -> None:
-        """Sleeps until something happens, and takes signals."""
-        select.select([signals.fd], [], [], PAUSE)
-        for number in signals.take():
-            if number not in STOP_SIGNALS:
-                continue
-            running = sum(1 for trial in self.active if look(self.folder, trial.number).runner)
-            if self.stop_signal and not self.hurried:
-                self.hurried = True
-                self.say("killing what runs")
-                for trial in self.active:
-                    self.tasks.pop(trial.number, None)  # asked once more, and harder
-            elif not self.stop_signal:
-                self.stop_signal = number
-                grace = duration(self.tuning.job.grace_seconds)
-                self.say(f"stopping {running} trials, which have {grace} to end; once more kills them")
 
 
 def short(text: str) -> str:

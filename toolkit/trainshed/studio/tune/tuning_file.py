@@ -33,8 +33,8 @@ from trainshed.runner.job.places import HERE, find
 from trainshed.runner.job.request import is_request, read_file, translate
 from trainshed.runner.job.yamlfile import read_nodes
 from trainshed.runner.places import acting
+from trainshed.studio.batches.folder import NoBatchError
 
-from . import tuning_folder
 from .declared_search import searched, with_declared
 from .space import (
     CATEGORICAL,
@@ -81,6 +81,7 @@ from .tuning import (
     WarmStart,
     runs_trials,
 )
+from .tuning_folder import TuningFolder
 from .tuning_request import is_tuning_request, translated
 
 MOST_PARAMETERS = 100
@@ -435,8 +436,8 @@ def _warm(fields: Checker, environ: Mapping[str, str]) -> WarmStart:
     for text in inner.words(WARM[0]):
         try:
             path = resolve(text, node.folder) if "/" in text else text
-            parents.append(tuning_folder.find(path).path)
-        except tuning_folder.NoTuningError as error:
+            parents.append(TuningFolder.find(path).path)
+        except NoBatchError as error:
             inner.problem("parents", error.message, value="")
     if len(set(parents)) < len(parents):
         inner.problem("parents", "names a tuning job twice", value="")

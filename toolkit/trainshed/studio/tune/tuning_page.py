@@ -9,13 +9,14 @@ import trainshed
 from trainshed.base.errors import TrainshedError
 from trainshed.base.files import write_atomic
 from trainshed.base.units import duration
+from trainshed.studio.batches.folder import FAILED, STOPPED
 from trainshed.studio.pages.markup import document, is_ours, legend, section, table, text
 from trainshed.studio.pages.scale import Scale, linear, logarithmic, short
 from trainshed.studio.pages.style import STYLE
 
 from .importance import importance
 from .space import CATEGORICAL, Parameter
-from .trial import FAILED, STOPPED, Trial, best_of, elapsed, front_of
+from .trial import Trial, best_of, elapsed, front_of
 from .tuner import View
 from .tuning import MINIMIZE
 from .tuning_folder import TuningFolder

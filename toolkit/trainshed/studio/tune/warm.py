@@ -8,11 +8,12 @@ from typing import Any
 
 from trainshed.base.errors import TrainshedError
 from trainshed.runner.state.job_json import masked
+from trainshed.studio.batches.folder import shown
 
 from .space import fits
 from .trial import best_of
 from .tuning import IDENTICAL, Tuning
-from .tuning_folder import TuningFolder, shown, stored_tuning
+from .tuning_folder import TuningFolder, stored_tuning
 
 # What may differ although data and algorithm are the same: where results go, and what only says how a run goes.
 _APART = frozenset({

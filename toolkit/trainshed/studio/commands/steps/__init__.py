@@ -58,7 +58,7 @@ def _add_file(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Does what is asked for; returns the exit status. Raises JobError, TrainshedError, UsageError."""
     from trainshed.studio.steps import running
-    from trainshed.studio.steps.steps_folder import PIPELINES, find
+    from trainshed.studio.steps.steps_folder import PIPELINES, StepsFolder
 
     if options.action in ("run", "show"):
         from dataclasses import replace
@@ -85,7 +85,7 @@ def run(options: Namespace) -> int:
             pipeline = replace(pipeline, max_parallel=int(options.max_parallel))
         folder = options.output or f"{PIPELINES}/{pipeline.name}"
         return running.run(pipeline, folder, os.environ, from_step=options.from_step, no_cache=options.no_cache)
-    found = find(options.pipeline)
+    found = StepsFolder.find(options.pipeline)
     if options.action == "stop":
         return running.stop(found, os.environ, say, kill=options.kill)
     if options.svg:
