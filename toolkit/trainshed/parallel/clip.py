@@ -20,6 +20,7 @@ from .engine.object_collectives import CLIP, SCALE
 from .engine.remote_parameters import AbsentParameter
 from .ground.shards import local, norms, whole
 from .masters import refuse_plain
+from .reads import install as install_reads
 from .session import grid, session
 
 
@@ -162,6 +163,7 @@ def install() -> None:
     what they always did."""
     _inside(_clip).cell_contents = clip_grad_norm_
     _inside(_norm).cell_contents = get_total_norm
+    install_reads()
     if "following" not in vars(install):
         vars(install)["following"] = register_optimizer_step_pre_hook(_follow)
     scaler: Any = torch.amp.GradScaler
