@@ -20,6 +20,7 @@ from .engine.object_collectives import CLIP, SCALE
 from .engine.remote_parameters import AbsentParameter
 from .ground.shards import local, norms, whole
 from .masters import refuse_plain
+from .mixing import refuse_mixing
 from .reads import install as install_reads
 from .session import grid, session
 
@@ -176,6 +177,17 @@ def _follow(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         session.holding.follow(optimizer)
     if session.grid is not None and session.grid.settings.master_weights and session.holding is not None:
         refuse_plain(optimizer, session.holding.names)
+    _try(optimizer)
+
+
+def _try(optimizer: torch.optim.Optimizer) -> None:
+    """Once, where a rank moves some of the parameters alone."""
+    here = session.grid
+    alone = _divided() or (here is not None and here.settings.shard_optimizer_state and here.world > 1)
+    if alone and optimizer not in session.tried:
+        session.tried.add(optimizer)  # also while it is tried
+        if not refuse_mixing(optimizer):
+            session.tried.discard(optimizer)
 
 
 def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

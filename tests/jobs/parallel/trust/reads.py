@@ -296,3 +296,19 @@ def numbers_that_a_stage_has_not() -> None:
     for read in (norm_item, float_of_norm, squares, stacked, foreach, as_arrays, as_lists):
         refused(lambda read=read: read(model), "of the pipeline, and cannot be read on this one")
     refused(lambda: [p.data.norm() for p in model.parameters()], "cannot be read on this one")
+
+
+@case(ranks=2)
+def optimizers_that_go_by_all_parameters_where_a_rank_has_some() -> None:
+    """LAMB by its own ratios is right in stages; with a limit for all gradients together it is refused."""
+    trained(None, Lamb, partitions=2)
+    for settings in ({"partitions": 2}, {"shard_optimizer_state": True}):
+        begin(microbatches=2, **settings)
+        model = pipe.PipelineModel(net(9))
+        update = pipe.PipelineOptimizer(Lamb(model.parameters(), limit=0.1))
+        pipe.step(squared)(model, rows(0, 0, 9))
+        before = [(one, one.detach().clone()) for one in model.local_parameters()]
+        refused(update.step, "Lamb updates each parameter by others", "clip_grad_norm_")
+        assert all(torch.equal(one, value) for one, value in before)
+        assert not update.optimizer.state
+        pipe.shutdown()

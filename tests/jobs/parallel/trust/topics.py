@@ -48,7 +48,7 @@ ROOMS = {
     "pairs": (_TENSOR,),
     "places": ("parallel/collective_errors.py", "parallel/engine/exchange.py"),
     "pretrained": (_DELAYED, _SHARDS),
-    "reads": ("parallel/reads.py", "parallel/clip.py", "parallel/optimizer.py", _SHARDS),
+    "reads": ("parallel/reads.py", "parallel/mixing.py", "parallel/clip.py", "parallel/optimizer.py", _SHARDS),
     "recomputed": ("parallel/stages/recompute.py", "parallel/replay"),
     "remembered": (_VERIFY, "parallel/record"),
     "replicas": ("parallel/engine/gradients.py",),
