@@ -114,7 +114,7 @@ class Attempts:
                 self._voice.say(
                     f"WARNING: {missing}; the lines above say why; the files are in output/intermediate of this container"
                 )
-        return result
+        return _checked(plan, result)
 
     # --- between two attempts ---------------------------------------------------------------------
 
@@ -301,3 +301,12 @@ class Attempts:
             uploads.give_up()
             self._voice.say(f"the upload of the intermediate output was cancelled: {error}")
             return ""
+
+
+def _checked(plan: LaunchPlan, result: TrainingResult) -> TrainingResult:
+    """The result; where all ranks ended well, with what they have not done as its failure."""
+    outcome = result.outcome
+    well = outcome is not None and not (outcome.failed or outcome.stop_signal or outcome.stopped_by)
+    if result.failure or result.interruption or not well:
+        return result
+    return result.replace(failure=launcher_of(plan.launcher).missed(plan))

@@ -20,6 +20,8 @@ from .engine.object_collectives import CLIP, SCALE
 from .engine.remote_parameters import AbsentParameter
 from .ground.shards import local, norms, whole
 from .masters import refuse_plain
+from .mixing import refuse_mixing
+from .reads import install as install_reads
 from .session import grid, session
 
 
@@ -162,6 +164,7 @@ def install() -> None:
     what they always did."""
     _inside(_clip).cell_contents = clip_grad_norm_
     _inside(_norm).cell_contents = get_total_norm
+    install_reads()
     if "following" not in vars(install):
         vars(install)["following"] = register_optimizer_step_pre_hook(_follow)
     scaler: Any = torch.amp.GradScaler
@@ -174,6 +177,17 @@ def _follow(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         session.holding.follow(optimizer)
     if session.grid is not None and session.grid.settings.master_weights and session.holding is not None:
         refuse_plain(optimizer, session.holding.names)
+    _try(optimizer)
+
+
+def _try(optimizer: torch.optim.Optimizer) -> None:
+    """Once, where a rank moves some of the parameters alone."""
+    here = session.grid
+    alone = _divided() or (here is not None and here.settings.shard_optimizer_state and here.world > 1)
+    if alone and optimizer not in session.tried:
+        session.tried.add(optimizer)  # also while it is tried
+        if not refuse_mixing(optimizer):
+            session.tried.discard(optimizer)
 
 
 def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

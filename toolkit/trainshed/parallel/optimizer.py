@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ from .ground.grid import Grid
 from .ground.shards import follow, local
 from .masters import has_others, updated
 from .session import session
+
+# In torch's errors about what its DTensor cannot do.
+_ABOUT_PARTS = ("Sharding propagation failed", "sharding strategy", "_StridedShard", "mixed torch.Tensor and DTensor")
 
 
 class PipelineOptimizer(torch.optim.Optimizer):
@@ -154,7 +157,7 @@ class PipelineOptimizer(torch.optim.Optimizer):
         # An optimizer may take parts and whole parameters in one operation.
         mixed = implicit_replication() if here is not None and here.tensor is not None else nullcontext()
         others = has_others(self.optimizer, session.holding)
-        with updated(self.optimizer, session.holding) if others else nullcontext(), mixed:
+        with updated(self.optimizer, session.holding) if others else nullcontext(), mixed, _in_words(self.optimizer):
             return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
 
     def _sharded_step(self, grid: Grid) -> Any:
@@ -256,6 +259,26 @@ class _Update(torch.optim.Optimizer):
         """One update, gradients as they are; not called after an overflow."""
         self.owner.overflow = False
         return self.owner._plain_step(closure)
+
+
+@contextmanager
+def _in_words(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Says what torch's errors about parts of tensors mean.
+
+    Raises:
+        PipelineError: an optimizer does something that parts of parameters cannot.
+    """
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        if isinstance(error, PipelineError) or not any(word in str(error) for word in _ABOUT_PARTS):
+            raise
+        raise PipelineError(
+            f"{type(optimizer).__name__} does something to a divided parameter that torch does not do in parts: "
+            f"{str(error).strip().splitlines()[0]}",
+            hint="another optimizer, or one without states in blocks; or leave out tensor_parallel_degree and "
+            "sharded_data_parallel_degree",
+        ) from error
 
 
 def _alike(here: Grid) -> tuple[list[int], dist.ProcessGroup]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from .ground.errors import PipelineError
 
@@ -67,6 +68,7 @@ class Session:
     tape: what was done to a model that was built without values.
     tensor_marks: modules that the script wants divided among the ranks of a tensor group, or does not.
     context_marks: blocks inside of which it wants sequences divided, or does not.
+    tried: optimizers of which it is known that they update no parameter by others.
     """
 
     grid: Grid | None = None
@@ -80,6 +82,7 @@ class Session:
     tape: Tape | None = None
     tensor_marks: TensorMarks = field(default_factory=TensorMarks)
     context_marks: TensorMarks = field(default_factory=TensorMarks)
+    tried: WeakSet[Any] = field(default_factory=WeakSet)
 
     def clear(self) -> None:
         """Forgets everything."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 TOPICS = {
     "training": (
         *("replicas", "optimizers", "absent", "failures", "amazon", "results", "reruns", "losses", "calls", "noted"),
-        *("surroundings", "whole", "sharded_stages", "offloaded", "in_half", "half_in_parts", "recomputed"),
+        *("surroundings", "whole", "sharded_stages", "offloaded", "in_half", "half_in_parts", "recomputed", "reads"),
     ),
     "models": ("routes", "sideways", "in_place", "objects", "modules", "outside", "forms"),
     "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
@@ -48,6 +48,7 @@ ROOMS = {
     "pairs": (_TENSOR,),
     "places": ("parallel/collective_errors.py", "parallel/engine/exchange.py"),
     "pretrained": (_DELAYED, _SHARDS),
+    "reads": ("parallel/reads.py", "parallel/mixing.py", "parallel/clip.py", "parallel/optimizer.py", _SHARDS),
     "recomputed": ("parallel/stages/recompute.py", "parallel/replay"),
     "remembered": (_VERIFY, "parallel/record"),
     "replicas": ("parallel/engine/gradients.py",),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trainshed.contract.cluster import Cluster
     from trainshed.contract.distributions import DistributionTraits
     from trainshed.contract.job import TrainingJob
+    from trainshed.contract.outcome import Failure
 
     from ..program import Program
     from ..roster.roster import Roster
@@ -52,6 +53,7 @@ class Launcher(Record):
     plan: makes this host's processes, and starts none. Raises LaunchError where the job cannot be started so.
     watchers: the watchers of a run that are the launcher's own. The plan's scratch folder exists.
     check: what `trainshed doctor` says of a plan; [] for the usual line.
+    missed: what a distribution's ranks have not done although all ended well: a failure; None where nothing is wrong.
     describe: what `train --dry-run` says of the processes on this host; "" for the usual words.
     """
 
@@ -60,3 +62,4 @@ class Launcher(Record):
     watchers: Callable[[LaunchPlan, Roster, Callable[[str], None]], list[Watcher]] = staticmethod(lambda *_: [])
     check: Callable[[LaunchPlan], list[Check]] = staticmethod(lambda _: [])
     describe: Callable[[Cluster, LaunchPlan], str] = staticmethod(lambda *_: "")
+    missed: Callable[[LaunchPlan], Failure | None] = staticmethod(lambda _: None)

@@ -29,6 +29,7 @@ MPI_SOCKET = "TRAINSHED_MPI_SOCKET"
 NOTICE_FILE = "TRAINSHED_NOTICE_FILE"
 OWN_PACKAGES_STAY = "TRAINSHED_OWN_PACKAGES_STAY"
 PACKAGES = "TRAINSHED_PACKAGES"
+PIPELINE_BEGUN = "TRAINSHED_PIPELINE_BEGUN"
 PLAN_HOW = "TRAINSHED_PLAN_HOW"
 PLAN_ONLY = "TRAINSHED_PLAN_ONLY"
 PROBE = "TRAINSHED_PROBE"
@@ -139,6 +140,12 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         "the runner, for a job with `keep_alive`",
         "`train`",
         "folder that stays for the next run: for the installed requirements.txt, or a note that it is installed",
+    ),
+    (
+        PIPELINE_BEGUN,
+        "`train`, with the distribution `pipeline`",
+        "the ranks (`trainshed.parallel`)",
+        "file that `init` makes: without it, N ranks have trained N models",
     ),
     (
         PLAN_HOW,

@@ -19,10 +19,10 @@ STEP, MODEL_STATE, OPTIMIZER_STATE = "a step", "model.state_dict()", "optimizer.
 PARTIAL_STATE = "load_state_dict() of a partial state"
 SAVE, LOAD, PRUNE = "save_checkpoint()", "load_checkpoint()", "prune_checkpoints()"
 CLIP, SCALE = "clip_grad_norm_() or get_total_norm()", "the gradient scaler's unscale_()"
-GENERATE = "model.generate()"
+GENERATE, READ = "model.generate()", "a number of a divided tensor"
 SAVE_WEIGHTS, LOAD_WEIGHTS = "model.save_weights()", "model.load_weights()"
 CALLS = (
-    *(STEP, MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, SAVE, LOAD, PRUNE, CLIP, SCALE, GENERATE),
+    *(STEP, MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, SAVE, LOAD, PRUNE, CLIP, SCALE, GENERATE, READ),
     *(SAVE_WEIGHTS, LOAD_WEIGHTS),
 )
 RECORD, WAYS, SUPPLY = "recording a forward", "choosing a recorded forward", "handing out a batch"

@@ -8,9 +8,11 @@ only for a job that has `mp_parameters`, which was written for it.
 from __future__ import annotations
 
 import json
+import os
 
 from trainshed.contract.distributions import TRAITS
 from trainshed.contract.wire.pipeline import VARIABLE
+from trainshed.contract.wire.variables import PIPELINE_BEGUN
 
 from ...supervisor.launch_plan import LaunchPlan
 from .. import torchrun
@@ -21,6 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from trainshed.contract.outcome import Failure
 
     from ...roster.roster import Roster
     from ...supervisor.watcher import Watcher
@@ -35,6 +39,8 @@ def plan(launch: Launch) -> LaunchPlan:
     """
     distribution = launch.job.distribution
     environment = {**launch.environment, **variables(launch.environment, distribution.pipeline)}
+    if launch.cluster.world_size > 1:
+        environment[PIPELINE_BEGUN] = f"{launch.scratch}/pipeline-begun"
     launch = launch.replace(environment=environment)
     engine = launch.job.settings.engine
     if engine == "mpi" or (engine == "trainshed" and distribution.asked_by == "sagemaker_mpi_enabled"):
@@ -63,6 +69,23 @@ def variables(environment: dict[str, str], parameters: dict[str, Any]) -> dict[s
     return values
 
 
+def missed(plan: LaunchPlan) -> Failure | None:
+    """Several ranks that never began a pipeline have trained a model each, and have written them into one folder."""
+    begun = next((spec.env[PIPELINE_BEGUN] for spec in plan.shown if PIPELINE_BEGUN in spec.env), "")
+    if not begun or os.path.exists(begun):
+        return None
+    from trainshed.contract.outcome import Failure
+
+    return Failure(
+        kind="UserError",
+        summary="the distribution is pipeline, and the script never began one: each rank has trained a model of its own, "
+        "all into one folder",
+        exit_code=1,
+        hint="import trainshed.parallel as pipe, call pipe.init(), and wrap model and optimizer (docs/pipeline.md); a loop "
+        "with DDP wants distribution: torchrun, any other one rank",
+    )
+
+
 def _watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> list[Watcher]:
     if plan.mpi is None:
         return []
@@ -71,4 +94,4 @@ def _watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> l
     return mpi.watchers(plan, roster, say)
 
 
-LAUNCHER = Launcher(TRAITS["pipeline"], plan, _watchers)
+LAUNCHER = Launcher(TRAITS["pipeline"], plan, _watchers, missed=missed)

@@ -1,0 +1,159 @@
+"""Numbers that scripts read of divided tensors: the whole tensor's.
+
+torch's DTensor keeps `p.grad.norm()` as a part that each rank has of it, and gives that part to whoever asks for a number.
+A clipping by hand, a trust ratio, a check for infinities then go by other numbers on each rank, without a word. So what
+makes a number of a divided tensor, or leaves torch with its values, gathers it first.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+from .engine.alarm import waited_in_vain
+from .engine.object_collectives import READ, replicas_agree
+from .ground.errors import PipelineError
+from .ground.grid import Grid
+from .ground.shards import whole
+from .session import session
+
+_aten = torch.ops.aten
+# What cannot be divided, for its size goes by values, or it is a fact about all of them.
+_UNDIVIDED = (
+    _aten.allclose.default,
+    _aten.masked_select.default,
+    _aten.nonzero.default,
+    _aten._unique2.default,
+    _aten.unique_dim.default,
+)
+# torch adds up parts of norms as if they were parts of a sum, and of truths as if they were numbers.
+_SUMS = (
+    *(_aten.sum.default, _aten.sum.dim_IntList),
+    *(_aten.any.default, _aten.any.dim, _aten.any.dims),
+)
+_TRUTHS = frozenset(_SUMS[2:])
+_TAIL = "_dispatch_fast_path_python_tail"
+
+
+def install() -> None:
+    """From now on numbers of DTensors are the whole tensor's. Where nothing is divided, nothing changes."""
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    handlers[_aten._local_scalar_dense.default] = _number
+    handlers.update(dict.fromkeys(_UNDIVIDED, _undivided))
+    handlers.update(dict.fromkeys(_SUMS, _sum))
+    dispatcher: Any = DTensor._op_dispatcher
+    if native := getattr(type(dispatcher), _TAIL, None):
+        setattr(dispatcher, _TAIL, partial(_tail, native, dispatcher))
+    shown: Any = DTensor
+    shown.tolist, shown.numpy, shown.__format__ = _tolist, _numpy, _format
+
+
+def read(tensor: DTensor) -> torch.Tensor:
+    """The whole tensor, for a number of it. Collective over the ranks that have parts.
+
+    Raises:
+        PipelineError: one of them does something else.
+    """
+    if all(isinstance(one, Replicate) for one in tensor.placements):
+        return tensor.to_local()
+    try:
+        if session.grid is not None:
+            _meet(session.grid, tensor)
+        return whole(tensor)
+    except RuntimeError as error:
+        if not waited_in_vain(error):
+            raise
+        raise PipelineError(
+            "this rank waited in vain for the others to read a number of a divided tensor",
+            details=str(error),
+            hint="read it on all ranks: leave out `if rank() == 0`, and print what was read on one of them",
+        ) from error
+
+
+def _meet(here: Grid, tensor: DTensor) -> None:
+    """Where a mesh is all ranks, they meet where a step begins as well: one that does not read is then told at once.
+
+    Raises:
+        PipelineError: a rank does something else, or reads another tensor.
+    """
+    mesh: DeviceMesh = tensor.device_mesh
+    everyone = mesh.size() == here.world and not here.left
+    groups = [here.control_group] if everyone else mesh.get_all_groups()
+    device = torch.device("cpu") if everyone else here.device
+    facts = zlib.crc32(repr((tensor.shape, tensor.placements, tensor.dtype)).encode())
+    for group in groups:
+        if not replicas_agree(READ, facts, False, group, device)[0]:
+            raise PipelineError(
+                "the ranks read numbers of different tensors, each of which is divided among them",
+                hint="go through the parameters in the same order on all ranks",
+            )
+
+
+def _number(_op: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    return read(args[0]).item()
+
+
+def _sum(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As torch's own, which runs while this one is not there: parts of norms are joined before, truths after."""
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    given = args[0]
+    if any(isinstance(one, Partial) and type(one) is not Partial for one in given.placements):
+        given = _joined(given)
+    del handlers[op]
+    try:
+        found = op(given, *args[1:], **kwargs)
+    finally:
+        handlers[op] = _sum
+    return _joined(found) if op in _TRUTHS else found
+
+
+def _joined(tensor: DTensor) -> DTensor:
+    """What ranks have found of it is joined; shards stay where they are."""
+    kept = [Replicate() if isinstance(one, Partial) else one for one in tensor.placements]
+    return tensor if kept == list(tensor.placements) else tensor.redistribute(placements=kept)
+
+
+def _undivided(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return op(*(read(one) if isinstance(one, DTensor) else one for one in args), **kwargs)
+
+
+def _tail(native: Any, dispatcher: Any, op: Any, args: tuple[Any, ...], *facts: Any) -> Any:
+    """The end of an operation. torch has added a whole number to a plain tensor (`total += p.grad.norm()`), and asserts that
+    it does not; and does not say that it has changed a copy (`p.grad[0].zero_()`), and not the tensor.
+
+    Raises:
+        PipelineError: what was changed is a piece of a divided tensor that does not lie in its memory.
+    """
+    changed = args[0] if facts[-2] else None
+    if isinstance(changed, DTensor):
+        if isinstance(changed._base, DTensor) and _memory(changed._base) != _memory(changed):
+            raise PipelineError(
+                f"{op} changes a piece of a tensor that is divided among ranks, which is a copy here",
+                hint="change the tensor as a whole, with torch.where or a mask of its shape: p.grad.mul_(mask)",
+            )
+    elif isinstance(changed, torch.Tensor):
+        return changed
+    return native(dispatcher, op, args, *facts)
+
+
+def _memory(tensor: DTensor) -> int:
+    return tensor.to_local().untyped_storage().data_ptr()
+
+
+def _tolist(tensor: Any) -> Any:
+    return read(tensor.detach()).tolist()  # type: ignore[no-untyped-call]
+
+
+def _numpy(tensor: DTensor, *, force: bool = False) -> Any:
+    array = read(tensor).numpy(force=force)
+    array.flags.writeable = False  # what is written there would not be in the tensor
+    return array
+
+
+def _format(tensor: DTensor, form: str) -> str:
+    return format(tensor.item(), form) if not tensor.dim() else object.__format__(tensor, form)
