@@ -40,9 +40,9 @@ def run(main: Callable[[], None]) -> NoReturn:
 
 
 def note(text: str) -> None:
-    """Says on rank 0 what a program found in the data; on stderr, since stdout has what is predicted."""
+    """Says on rank 0 what a program found in the data: in a job's log, else on stderr, as stdout may have predictions."""
     if os.environ.get("RANK", "0") in ("", "0"):
-        print(f"note: {text}", file=sys.stderr, flush=True)
+        print(f"note: {text}", file=sys.stdout if in_job() else sys.stderr, flush=True)
 
 
 def need(program: str) -> None:
