@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy
-from _cells import note_narrow, note_texts
-from _common import Problem
+from _cells import note_narrow, note_texts, shown
+from _common import Problem, note
 from _tables import Table, has_values, widened
 
 MOST_CATEGORIES = 10_000  # of a column; one with more is an identifier or free text
@@ -71,7 +71,7 @@ class Features:
         return replace(first, categories=union, width=max(other.width for other in every), empty=())
 
     def check(self, table: Table, where: str) -> None:
-        """Raises Problem where a table's features are of another kind."""
+        """Raises Problem where a table's features are of another kind; notes texts that the training data has not."""
         if (table.sparse is None) != bool(self.columns):
             raise Problem(f"{where} is {'sparse' if table.sparse is not None else 'not sparse'}, unlike the training data")
         if table.sparse is not None and table.sparse.shape[1] > self.width:
@@ -83,6 +83,8 @@ class Features:
             if (values.dtype == object) != (name in self.categories) and has_values(values):
                 here, there = ("text", "numbers") if values.dtype == object else ("numbers", "text")
                 raise Problem(f"{where}: {name} is {here}, and {there} in the training data")
+            if name in self.categories and values.dtype == object:
+                _note_unknown(where, name, set(values.tolist()) - {*self.categories[name], None})
 
     def matrix(self, table: Table, rows: Any) -> Any:
         """float32 [rows, columns], with the number of the category for a text and nan for one that is not known; or csr."""
@@ -118,6 +120,12 @@ class Features:
     def of_plain(content: dict[str, Any]) -> Features:
         """From model.json. Raises KeyError and TypeError."""
         return Features(**{**content, "columns": tuple(content["columns"])})
+
+
+def _note_unknown(where: str, name: str, unknown: set[str]) -> None:
+    if unknown:
+        which = f"{len(unknown)} of its values, as {shown(min(unknown))}, are"
+        note(f"{where}: {name}: {which} not in the training data, and count as missing")
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,15 @@ def test_rows_to_predict_have_the_categories_of_the_training(module: Module, tmp
     assert len(started_here("tabular", "--predict", "rows.csv").splitlines()) == 2
 
 
+def test_categories_that_the_training_has_not_are_noted(
+    module: Module, read: Read, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = module("_columns").Features.of(read("y,shop,size\n1,A7,2\n0,B8,3\n"))
+    features.check(read("y,shop,size\n1,A7,2\n0,C9,5\n1,,7\n"), "the channel test")
+    said = "note: the channel test: shop: 1 of its values, as 'C9', are not in the training data, and count as missing\n"
+    assert capsys.readouterr().err == said
+
+
 def test_whole_numbers_that_32_bits_do_not_hold_are_noted(
     module: Module, read: Read, capsys: pytest.CaptureFixture[str]
 ) -> None:
