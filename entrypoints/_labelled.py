@@ -171,11 +171,12 @@ def guessed(first: list[str], below: list[list[str]]) -> tuple[tuple[int, int], 
     and short: it is no row, then.
     """
     values = [{cells[at].strip() for cells in below} for at in (0, 1)]
-    of = next((at for at in (0, 1) if len(values[at]) <= AGAIN * len(below)), None)
-    if of is None or not below:
+    again = [at for at in (0, 1) if len(values[at]) <= AGAIN * len(below)]
+    if not again or not below:
         return (1, 0), False
-    header = all(first[at] not in values[at] for at in (0, 1)) and len(first[1 - of].split()) <= NAME
-    return (1 - of, of), header
+    new = all(first[at] not in values[at] for at in (0, 1))
+    of = min(again, key=lambda at: (first[at] not in LABELS, len(values[at]))) if new else again[0]
+    return (1 - of, of), new and len(first[1 - of].split()) <= NAME
 
 
 # --- texts alone ------------------------------------------------------------------------------------------------------

@@ -118,6 +118,13 @@ def test_a_first_line_of_csv_is_judged_by_what_is_below(
     assert noted in said and bool(noted) == bool(said)
 
 
+@pytest.mark.parametrize("first", ["review,sentiment", "Sentence,label"])
+def test_texts_that_come_again_are_no_labels(module: Any, tmp_path: Path, first: str) -> None:
+    content = f"{first}\n" + "".join(f"{text},{label}\n" for text, label in GOOD)
+    read = module("_labelled").load(str(channel(tmp_path / "x", content)), "x", "", "")
+    assert [(row.text, *row.labels) for row in read] == GOOD
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt"])
 def test_about_as_many_classes_as_texts_are_refused(name: str, program: ModuleType, train: Train, tmp_path: Path) -> None:
     rows = [(f"word{n}", f"a text of {n} words") for n in range(20)]
