@@ -11,17 +11,18 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import _images
 import numpy
 import torch
-from _common import Problem, folder
+from _common import Problem, folder, note
 from torch import Tensor
 
 SMALLEST = 16  # pixels of a side
 SHOWN = 5
+MOST_EMPTY = 0.5  # part of all boxes that may have no size; with more of them they are written otherwise
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,11 @@ class Boxed(_images.FileImages):
 class _Found:
     """What annotations say: of each picture (by its path in the channel) its boxes, and the names of classes by number.
 
-    A box is (number of the class, left, top, width, height in pixels, where it is written).
+    A box is (number of the class, left, top, width, height in pixels, where it is written). sizes: of pictures, where said.
     """
 
     boxes: dict[str, list[tuple[int, list[float], str]]] = field(default_factory=dict)
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
 
 
@@ -74,17 +76,23 @@ def read_channel(
     if not paths:
         raise Problem(f"{what} {pictures} holds no images ({' '.join(_images.IMAGE_FILES)})")
     found = _annotations(folder(annotation, f"{what}_annotation"), paths, root, f"{what}_annotation")
+    _images.note_left_out(root, what)
     here = {path.relative_to(root).as_posix(): path for path in paths}
+    _rename(found, here)
     if missing := sorted(set(found.boxes) - set(here)):
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise Problem(f"{missing[0]}, which has boxes, is missing in {what} {pictures}{more}")
     kept = [(name, path) for name, path in here.items() if name in found.boxes]
     classes = like[0] if like else _classes(found, num_classes, what)
     place = {number: _place(name or str(number), classes, what) for number, name in found.names.items()}
+    _leave_out_empty(found, f"{what}_annotation")
     marks, crc, count = [], 0, 0
     for name, path in kept:
         with _images.opened(path) as image:
-            one = _marks(found.boxes[name], place, image.size)
+            size = image.size
+        if (told := found.sizes.get(name, size)) != size:
+            raise Problem(f"{path} is {size[0]} x {size[1]}, shown upright, but {told[0]} x {told[1]} in {what}_annotation")
+        one = _marks(found.boxes[name], place, size)
         marks.append(one)
         count += len(one.classes)
         crc = zlib.crc32(one.boxes.numpy().tobytes() + one.classes.numpy().tobytes(), crc)
@@ -94,6 +102,38 @@ def read_channel(
     if min(shape[1:]) < SMALLEST:
         raise Problem(f"{what} has images of {_images.shown(shape)}; the smallest possible is {SMALLEST} x {SMALLEST}")
     return Boxed([path for _, path in kept], marks, shape), classes, f"{crc:08x}"
+
+
+def _below(name: str, here: dict[str, Path]) -> str:
+    """The picture in the channel that a path means: as other tools write it (`./a.png`, `images/a.png`, `images\\a.png`)."""
+    parts = PurePosixPath(name if name in here else name.replace("\\", "/")).parts
+    ends = ("/".join(parts[at:]) for at in range(len(parts)))
+    return next((end for end in ends if end in here), name)
+
+
+def _rename(found: _Found, here: dict[str, Path]) -> None:
+    """Calls pictures as the channel does. Raises Problem where two are one."""
+    names = {name: _below(name, here) for name in found.boxes}
+    if len(set(names.values())) < len(names):
+        raise Problem(f"{sorted(names)[0]}: two pictures of the annotations are one file of the channel")
+    found.boxes = {names[name]: boxes for name, boxes in found.boxes.items()}
+    found.sizes = {names[name]: size for name, size in found.sizes.items()}
+
+
+def _leave_out_empty(found: _Found, what: str) -> None:
+    """Takes out boxes without width or height, of which COCO's own data has some, and says so. Raises Problem for most."""
+    empty, total = 0, sum(map(len, found.boxes.values()))
+    for name, boxes in found.boxes.items():
+        found.boxes[name] = [one for one in boxes if not _is_empty(one[1])]
+        empty += len(boxes) - len(found.boxes[name])
+    if empty > MOST_EMPTY * total:
+        raise Problem(f"{what}: {empty} of {total} boxes have no width or no height: is a box left, top, width, height?")
+    if empty:
+        note(f"{what}: {empty} of {total} boxes have no width or no height, and are left out")
+
+
+def _is_empty(box: list[Any]) -> bool:
+    return len(box) == 4 and all(map(_finite, box)) and 0 in box[2:]
 
 
 def _annotations(root: Path, pictures: list[Path], beside: Path, what: str) -> _Found:
@@ -134,6 +174,7 @@ def _of_coco(path: Path, found: _Found) -> None:
             raise Problem(f"{where}: the picture {name} or its id {number} is there twice")
         images[number] = name
         found.boxes[name] = []
+        _size(found, name, one)
     for at, one in enumerate(_list(content, "categories", path)):
         where = f"{path}: categories[{at}]"
         _name(found, _get(one, "id", int, where), _get(one, "name", str, where), where)
@@ -161,6 +202,15 @@ def _of_picture(path: Path, name: str, found: _Found) -> None:
         sides = [_get(one, side, (int, float), where) for side in ("left", "top", "width", "height")]
         boxes.append((number, sides, where))
     found.boxes[name] = boxes
+    sizes = content.get("image_size")
+    _size(found, name, sizes[0] if isinstance(sizes, list) and sizes else None)
+
+
+def _size(found: _Found, name: str, said: Any) -> None:
+    """Keeps what annotations say of a picture's size, if they do: some write 0."""
+    size = (said.get("width"), said.get("height")) if isinstance(said, dict) else (0, 0)
+    if all(isinstance(side, int) and side > 0 for side in size):
+        found.sizes[name] = size
 
 
 def _list(content: dict[str, Any], name: str, path: Path) -> list[Any]:

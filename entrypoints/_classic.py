@@ -111,6 +111,8 @@ def read_rows(hp: Namespace, path: str, names: Sequence[str], like: Any, usually
         content=CONTENT_TYPES.get(facts.get("ContentType", "").partition(";")[0].strip().lower(), ""),
         bare=not has,
         numeric=True,
+        classes=getattr(hp, "predictor_type", "") != "regressor",
+        text_target=like is not None and like.target is not None and like.target.dtype == object,
     )
     return read_files(files_of(path, what), how, what), has
 

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy
-from _common import Problem
-from _tables import Table, widened
+from _cells import note_narrow, note_texts, shown
+from _common import Problem, note
+from _tables import Table, has_values, widened
 
 MOST_CATEGORIES = 10_000  # of a column; one with more is an identifier or free text
 SHOWN = 5
@@ -29,12 +30,14 @@ class Features:
 
     columns: their names; () where the features are a sparse matrix, which is `width` wide.
     categories: name -> all its texts, for columns of text. named: whether the names are the files' own.
+    empty: columns without any value, which may be of either kind elsewhere.
     """
 
     columns: tuple[str, ...]
     categories: dict[str, list[str]] = field(default_factory=dict)
     width: int = 0
     named: bool = False
+    empty: tuple[str, ...] = ()
 
     @staticmethod
     def of(table: Table) -> Features:
@@ -50,20 +53,25 @@ class Features:
                         f"{name} has {len(categories[name])} different texts, more than {MOST_CATEGORIES}: leave it out "
                         "with ignore_columns"
                     )
-        return Features(tuple(table.columns), categories, named=table.named)
+                note_texts(name, len(categories[name]), table.rows)
+            else:
+                note_narrow(name, values)
+        empty = tuple(name for name, values in table.columns.items() if not has_values(values))
+        return Features(tuple(table.columns), categories, named=table.named, empty=empty)
 
     @staticmethod
     def common(every: Sequence[Features]) -> Features:
         """Of several hosts' tables: with all their categories, as wide as the widest. Raises Problem."""
         first = every[0]
+        texts = [name for name in first.columns if any(name in other.categories for other in every)]
         for host, other in enumerate(every):
-            if other.columns != first.columns or set(other.categories) != set(first.categories):
+            if other.columns != first.columns or any(name not in (*other.categories, *other.empty) for name in texts):
                 raise Problem(f"the columns of rank {host} are not those of rank 0: all files need the same columns")
-        union = {name: sorted(set().union(*(other.categories[name] for other in every))) for name in first.categories}
-        return replace(first, categories=union, width=max(other.width for other in every))
+        union = {name: sorted(set().union(*(other.categories.get(name, ()) for other in every))) for name in texts}
+        return replace(first, categories=union, width=max(other.width for other in every), empty=())
 
     def check(self, table: Table, where: str) -> None:
-        """Raises Problem where a table's features are of another kind."""
+        """Raises Problem where a table's features are of another kind; notes texts that the training data has not."""
         if (table.sparse is None) != bool(self.columns):
             raise Problem(f"{where} is {'sparse' if table.sparse is not None else 'not sparse'}, unlike the training data")
         if table.sparse is not None and table.sparse.shape[1] > self.width:
@@ -72,9 +80,11 @@ class Features:
             theirs, mine = ", ".join([*table.columns][:SHOWN]), ", ".join(self.columns[:SHOWN])
             raise Problem(f"{where} has {len(table.columns)} features ({theirs} ...), not {len(self.columns)} ({mine} ...)")
         for name, values in table.columns.items():
-            if (values.dtype == object) != (name in self.categories) and not _all_missing(values):
+            if (values.dtype == object) != (name in self.categories) and has_values(values):
                 here, there = ("text", "numbers") if values.dtype == object else ("numbers", "text")
                 raise Problem(f"{where}: {name} is {here}, and {there} in the training data")
+            if name in self.categories and values.dtype == object:
+                _note_unknown(where, name, set(values.tolist()) - {*self.categories[name], None})
 
     def matrix(self, table: Table, rows: Any) -> Any:
         """float32 [rows, columns], with the number of the category for a text and nan for one that is not known; or csr."""
@@ -83,7 +93,7 @@ class Features:
         made = numpy.empty((len(rows), len(self.columns)), numpy.float32)
         for index, name in enumerate(self.columns):
             values = table.columns[name][rows]
-            if name in self.categories:
+            if name in self.categories and values.dtype == object:
                 numbers = {text: number for number, text in enumerate(self.categories[name])}
                 values = [numbers.get(value, math.nan) if value is not None else math.nan for value in values]
             made[:, index] = values
@@ -104,7 +114,7 @@ class Features:
 
     def plain(self) -> dict[str, Any]:
         """For model.json."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "empty"}
 
     @staticmethod
     def of_plain(content: dict[str, Any]) -> Features:
@@ -112,8 +122,10 @@ class Features:
         return Features(**{**content, "columns": tuple(content["columns"])})
 
 
-def _all_missing(values: Any) -> bool:
-    return all(value is None for value in values) if values.dtype == object else bool(numpy.isnan(values).all())
+def _note_unknown(where: str, name: str, unknown: set[str]) -> None:
+    if unknown:
+        which = f"{len(unknown)} of its values, as {shown(min(unknown))}, are"
+        note(f"{where}: {name}: {which} not in the training data, and count as missing")
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,12 @@ def run(main: Callable[[], None]) -> NoReturn:
     _end(0)
 
 
+def note(text: str) -> None:
+    """Says on rank 0 what a program found in the data: in a job's log, else on stderr, as stdout may have predictions."""
+    if os.environ.get("RANK", "0") in ("", "0"):
+        print(f"note: {text}", file=sys.stdout if in_job() else sys.stderr, flush=True)
+
+
 def need(program: str) -> None:
     """Ends a program with one line that says what to install, where modules are absent that it declares to need."""
     from trainshed.algorithms.declaration import beside, read

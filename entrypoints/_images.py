@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy
 import torch
-from _common import Problem
+from _common import Problem, note
 from torch import Tensor
 from torch.utils.data import Dataset
 
 IMAGE_FILES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 GREY = ("1", "L", "LA")
+HIDDEN = (".", "__MACOSX", "@eaDir", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini")  # of macOS, Synology's NAS and Windows
 UNSUPPORTED_PREFIXES = ("I", "F")  # 16 and 32 bits a pixel: Pillow would clip them to 8
 SMALLEST = 4
 STATISTICS_SAMPLE = 1024
@@ -74,31 +76,53 @@ def decoded(files: list[Named], shape: tuple[int, int, int]) -> Tensor:
     batch = numpy.empty((len(files), height, width, channels), numpy.uint8)
     for row, (file, name) in enumerate(files):
         with opened(file, name) as image:
-            picture = image.convert("L" if channels == 1 else "RGB")
-            if picture.size != (width, height):
-                picture = picture.resize((width, height))
-            batch[row] = numpy.asarray(picture).reshape(height, width, channels)
+            batch[row] = array_of(image, shape)
     return torch.from_numpy(batch).permute(0, 3, 1, 2)
+
+
+def array_of(image: Any, shape: tuple[int, int, int]) -> numpy.ndarray:
+    """An image as people see it, what is transparent on white, resized to a shape (C, H, W): uint8 (H, W, C)."""
+    from PIL import Image
+
+    channels, height, width = shape
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    picture = image.convert("L" if channels == 1 else "RGB")
+    if picture.size != (width, height):
+        picture = picture.resize((width, height))
+    return numpy.asarray(picture).reshape(height, width, channels)
 
 
 @contextlib.contextmanager
 def opened(file: Path | IO[bytes], name: str = "") -> Iterator[Any]:
-    """A Pillow image of 8 bits a channel; raises Problem, also for what goes wrong while it is decoded.
+    """A Pillow image of 8 bits a channel, upright; raises Problem, also for what goes wrong while it is decoded.
 
     name: for messages, where `file` is not a path.
     """
     path = name or file
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError as error:
         raise Problem("image files need Pillow: pip install pillow") from error
     try:
         with Image.open(file) as image:
             if image.mode.startswith(UNSUPPORTED_PREFIXES):
                 raise Problem(f"{path} has more than 8 bits a pixel (mode {image.mode}): write such images as npz")
-            yield image
+            yield ImageOps.exif_transpose(image) if is_turned(image) else image
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise Problem(f"{path} cannot be read as an image: {error}") from error
+
+
+def is_turned(image: Any) -> bool:
+    """Whether an image is stored otherwise than it is shown, as photographs of telephones are, by its EXIF or XMP."""
+    from PIL import ExifTags, Image
+
+    try:
+        # Not the PNG reader's own, which decodes the whole picture to look for EXIF behind it.
+        return Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) in range(2, 9)
+    except Exception:  # of damaged EXIF, about which there is no list; nobody turns such a picture
+        return False
 
 
 def read_channel(
@@ -121,6 +145,7 @@ def read_channel(
         data: Images = ArrayImages(images, labels)
     else:
         paths, names = labelled_files(root, what)
+        note_left_out(root, what)
         classes, labels = numbered(names, what, like)
         files: list[Named] = [(path, str(path)) for path in paths]
         data = FileImages(paths, labels, shape_of(files, image_size, like[1][0] if like else channels))
@@ -193,7 +218,7 @@ def labelled_files(root: Path, what: str) -> tuple[list[Path], list[str]]:
     """Image files below `root`, whose first folder is the class, and their classes."""
     paths: list[Path] = []
     names: list[str] = []
-    for group in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):
+    for group in sorted(path for path in root.iterdir() if path.is_dir() and not _of_a_system(path, root)):
         files = image_files(group)
         if not files:
             raise Problem(f"{what}: the class folder {group} holds no images ({' '.join(IMAGE_FILES)})")
@@ -205,8 +230,20 @@ def labelled_files(root: Path, what: str) -> tuple[list[Path], list[str]]:
 
 
 def image_files(root: Path) -> list[Path]:
-    """The image files below `root`, in order."""
-    return sorted(path for path in root.rglob("*") if path.suffix.lower() in IMAGE_FILES and not path.name.startswith("."))
+    """The image files below `root`, in order, without hidden ones and those that a system has made."""
+    return sorted(path for path in root.rglob("*") if path.suffix.lower() in IMAGE_FILES and not _of_a_system(path, root))
+
+
+def note_left_out(root: Path, what: str) -> None:
+    """Says which files below `root` are none that are read, by their endings."""
+    files = [path for path in root.rglob("*") if path.is_file() and not _of_a_system(path, root)]
+    endings = Counter(path.suffix.lower() or "(none)" for path in files)
+    if left := [f"{count} {ending}" for ending, count in sorted(endings.items()) if ending not in (*IMAGE_FILES, ".json")]:
+        note(f"{what} {root}: files left out, by ending: {', '.join(left)}; what is read: {' '.join(IMAGE_FILES)}")
+
+
+def _of_a_system(path: Path, root: Path) -> bool:
+    return any(part.startswith(HIDDEN) for part in path.relative_to(root).parts)
 
 
 def shape_of(files: Iterable[Named], image_size: int | None, channels: int | None) -> tuple[int, int, int]:

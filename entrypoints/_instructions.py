@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import difflib
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import _fields
 from _common import Problem
 from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened, text_of
 
 ROLES = ("system", "user", "assistant", "tool")
+SAME_AS = {"developer": "system"}  # OpenAI's newer name
 OTHER_NAMES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "function": "tool"}
 FIELDS = {"sft": "messages, prompt and completion, or text", "dpo": "prompt, chosen and rejected"}
 
@@ -34,11 +37,15 @@ class Plain:
 
 @dataclass(frozen=True)
 class Chat:
-    """A conversation. first: index of the first message whose text is learnt, if it is an assistant's."""
+    """A conversation. first: index of the first message whose text is learnt, if it is an assistant's.
+
+    left_out: indices of those that are not learnt, as the data says.
+    """
 
     messages: tuple[Message, ...]
     first: int
     where: str
+    left_out: tuple[int, ...] = ()
 
 
 Example = Plain | Chat
@@ -59,7 +66,11 @@ def load(path: str, what: str, objective: str, prompt_format: str) -> list[Any]:
         Problem: there is none, or a line is not what it must be; the first such is named, and how many there are.
     """
     kinds = {"file of JSON lines": (".jsonl", ".json")}
-    return examples_below(path, what, kinds, lines, lambda line, where: _example(line, where, objective, prompt_format))
+    unread: Counter[str] = Counter()
+    read = Reader(objective, prompt_format, unread)
+    found = examples_below(path, what, kinds, lines, read.example)
+    _fields.note_unread(unread, what)
+    return found
 
 
 def split(examples: Sequence[Any], fraction: float, seed: int) -> tuple[list[Any], list[Any]]:
@@ -88,7 +99,9 @@ def prompts(path: str, chat: bool) -> list[tuple[dict[str, Any], str | list[Mess
             if given is None:
                 raise Bad(f"has neither prompt nor messages (its fields: {names_of(content)})")
             name = "messages" if "messages" in content else "prompt"
-            prompt = text_of(given, name) if isinstance(given, str) else _question(_messages(given, name), name)
+            prompt = (
+                text_of(given, name) if isinstance(given, str) else _question(_messages(given, name, Counter())[0], name)
+            )
         except Bad as error:
             raise Problem(f"predict: {where}: {error}") from error
         found.append((content, [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt))
@@ -110,70 +123,104 @@ def _question(messages: tuple[Message, ...], name: str) -> list[Message]:
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
-def _example(line: bytes, where: str, objective: str, prompt_format: str) -> Example | Pair:
-    content = object_of(line)
-    if objective == "dpo":
-        missing = [name for name in ("prompt", "chosen", "rejected") if name not in content]
+@dataclass(frozen=True)
+class Reader:
+    """Reads lines. unread: where fields that nobody reads are counted."""
+
+    objective: str
+    prompt_format: str
+    unread: Counter[str]
+
+    def example(self, line: bytes, where: str) -> Example | Pair:
+        """The example of a line. Raises Bad."""
+        content = object_of(line)
+        if self.objective == "dpo":
+            return self._pair(content, where)
+        if "messages" in content:
+            _fields.check_line(content, ("messages",), self.unread)
+            messages, left_out = _messages(content["messages"], "messages", self.unread)
+            return _to_learn(Chat(messages, 0, where, left_out), "messages")
+        if "completion" in content or ("prompt" in content and "text" not in content):
+            missing = [name for name in ("prompt", "completion") if name not in content]
+            if missing:
+                hint = "; its chosen and rejected are for objective dpo" if "chosen" in content else ""
+                raise Bad(f"has no {missing[0]} (its fields: {names_of(content)}){hint}")
+            _fields.check_line(content, ("prompt", "completion"), self.unread)
+            return self._answer(content, "completion", where)
+        if "text" in content:
+            _fields.check_line(content, ("text",), self.unread)
+            return Plain("", text_of(content["text"], "text"), where)
+        raise Bad(f"has none of {FIELDS['sft']} (its fields: {names_of(content)})")
+
+    def _pair(self, content: dict[str, Any], where: str) -> Pair:
+        read = ("prompt", "chosen", "rejected")
+        missing = [name for name in read if name not in content]
         if missing:
             raise Bad(f"has no {missing[0]}; dpo needs {FIELDS['dpo']} (its fields: {names_of(content)})")
-        chosen, rejected = (_answer(content, name, where, prompt_format) for name in ("chosen", "rejected"))
+        _fields.check_line(content, read, self.unread)
+        chosen, rejected = (self._answer(content, name, where) for name in ("chosen", "rejected"))
         if chosen == rejected:
             raise Bad("chosen and rejected are the same")
         return Pair(chosen, rejected)
-    if "messages" in content:
-        messages = _messages(content["messages"], "messages")
-        if not any(message["role"] == "assistant" for message in messages):
-            raise Bad("messages: there is no assistant's turn to learn from")
-        return Chat(messages, 0, where)
-    if "completion" in content or ("prompt" in content and "text" not in content):
-        missing = [name for name in ("prompt", "completion") if name not in content]
-        if missing:
-            hint = "; its chosen and rejected are for objective dpo" if "chosen" in content else ""
-            raise Bad(f"has no {missing[0]} (its fields: {names_of(content)}){hint}")
-        return _answer(content, "completion", where, prompt_format)
-    if "text" in content:
-        return Plain("", text_of(content["text"], "text"), where)
-    raise Bad(f"has none of {FIELDS['sft']} (its fields: {names_of(content)})")
+
+    def _answer(self, content: dict[str, Any], name: str, where: str) -> Example:
+        """The prompt with the answer in the field `name`: two strings, or two lists of messages."""
+        prompt, answer = content["prompt"], content[name]
+        if isinstance(prompt, list) != isinstance(answer, list):
+            raise Bad(
+                f"prompt is {kind_of(prompt)}, {name} is {kind_of(answer)}: both must be strings, or both lists of messages"
+            )
+        if isinstance(prompt, list):
+            (before, _), (after, left_out) = (_messages(content[one], one, self.unread) for one in ("prompt", name))
+            if after[0]["role"] != "assistant":
+                raise Bad(f"{name}[0].role is {after[0]['role']!r}; an answer begins with the assistant's turn")
+            left_out = tuple(len(before) + index for index in left_out)
+            return _to_learn(Chat(before + after, len(before), where, left_out), name)
+        before, after = text_of(prompt, "prompt"), text_of(answer, name)
+        if self.prompt_format == "chat":
+            return Chat(({"role": "user", "content": before}, {"role": "assistant", "content": after}), 1, where)
+        return Plain(before, after, where)
 
 
-def _answer(content: dict[str, Any], name: str, where: str, prompt_format: str) -> Example:
-    """The prompt with the answer in the field `name`: two strings, or two lists of messages."""
-    prompt, answer = content["prompt"], content[name]
-    if isinstance(prompt, list) != isinstance(answer, list):
-        raise Bad(
-            f"prompt is {kind_of(prompt)}, {name} is {kind_of(answer)}: both must be strings, or both lists of messages"
-        )
-    if isinstance(prompt, list):
-        before, after = _messages(prompt, "prompt"), _messages(answer, name, turn=len(prompt))
-        if after[0]["role"] != "assistant":
-            raise Bad(f"{name}[0].role is {after[0]['role']!r}; an answer begins with the assistant's turn")
-        return Chat(before + after, len(before), where)
-    before, after = text_of(prompt, "prompt"), text_of(answer, name)
-    if prompt_format == "chat":
-        return Chat(({"role": "user", "content": before}, {"role": "assistant", "content": after}), 1, where)
-    return Plain(before, after, where)
+def _to_learn(chat: Chat, name: str) -> Chat:
+    """The chat, which must have a turn to learn from. Raises Bad."""
+    turns = [at for at, one in enumerate(chat.messages) if one["role"] == "assistant" and at >= chat.first]
+    if not turns:
+        raise Bad(f"{name}: there is no assistant's turn to learn from")
+    if set(turns) <= set(chat.left_out):
+        raise Bad(f"{name}: no assistant's turn is to be learnt, by their weight or train: leave the line out")
+    return chat
 
 
-def _messages(given: Any, name: str, turn: int = 0) -> tuple[Message, ...]:
-    """Checked messages. turn: how many came before them."""
+def _messages(given: Any, name: str, unread: Counter[str]) -> tuple[tuple[Message, ...], tuple[int, ...]]:
+    """Checked messages, and which of them are not to be learnt. Raises Bad."""
     if not isinstance(given, list):
         raise Bad(f"{name} is {kind_of(given)}, not a list of messages")
-    if not given:
-        raise Bad(f"{name} is empty")
-    messages = []
+    messages: list[Message] = []
+    left_out = []
     for index, message in enumerate(given):
         at = f"{name}[{index}]"
-        if not isinstance(message, dict):
-            raise Bad(f"{at} is {kind_of(message)}, not an object with role and content")
-        for field in ("role", "content"):
-            if field not in message:
-                hint = " (from and value are other names for role and content: rename them)" if "from" in message else ""
-                raise Bad(f"{at} has no {field} (its fields: {names_of(message)}){hint}")
-        role = message["role"]
-        if role not in ROLES:
-            near = OTHER_NAMES.get(str(role).lower()) or next(iter(difflib.get_close_matches(str(role), ROLES, 1)), "")
-            raise Bad(f"{at}.role is {shortened(role)}, not one of {', '.join(ROLES)}" + (f"; write {near}" if near else ""))
-        if role == "system" and index + turn:
-            raise Bad(f"{at}.role is 'system', which only the first message may have")
-        messages.append({"role": role, "content": text_of(message["content"], f"{at}.content")})
-    return tuple(messages)
+        role = _role(message, at)
+        _fields.check(message, ("role", "content", *_fields.LEARNT), at, unread)
+        if role == "system" and message["content"] in ("", None, []):
+            continue
+        if not _fields.is_learnt(message, at):
+            left_out.append(len(messages))
+        messages.append({"role": role, "content": _fields.text_in(message["content"], f"{at}.content")})
+    if not messages:
+        raise Bad(f"{name} is empty")
+    return tuple(messages), tuple(left_out)
+
+
+def _role(message: Any, at: str) -> str:
+    if not isinstance(message, dict):
+        raise Bad(f"{at} is {kind_of(message)}, not an object with role and content")
+    for field in ("role", "content"):
+        if field not in message:
+            hint = " (from and value are other names for role and content: rename them)" if "from" in message else ""
+            raise Bad(f"{at} has no {field} (its fields: {names_of(message)}){hint}")
+    role = message["role"]
+    if isinstance(role, str) and (role in ROLES or role in SAME_AS):
+        return SAME_AS.get(role, role)
+    near = OTHER_NAMES.get(str(role).lower()) or next(iter(difflib.get_close_matches(str(role), ROLES, 1)), "")
+    raise Bad(f"{at}.role is {shortened(role)}, not one of {', '.join(ROLES)}" + (f"; write {near}" if near else ""))

@@ -18,12 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _common import Problem
+from _common import Problem, note
 from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened, text_of
 
 KINDS = {"CSV": (".csv", ".csv.gz"), "JSON lines": (".jsonl", ".json"), "lines of __label__x": (".txt", ".train", ".test")}
 MARK = "__label__"
 TEXTS, LABELS = ("text", "source"), ("label", "labels")
+AGAIN = 0.5  # a column with more different values than this part of the rows has no labels
+NAME = 3  # words that a name of a column has at most
 
 
 @dataclass(frozen=True)
@@ -118,48 +120,63 @@ def decoded(file: Path) -> str:
 
 
 def _csv(file: Path, name: str, text: str, label: str) -> Iterator[tuple[str, tuple[Any, Any] | Bad]]:
-    at: tuple[int, int] | None = None
-    width = 0
+    rows = list(table_of(file))
+    if not rows:
+        return
+    first, width = [cell.strip() for cell in rows[0][1]], len(rows[0][1])
+    (at, of), header = columns(first, [cells for _, cells in rows[1:] if len(cells) == width], text, label, name)
+    for line, cells in rows[header:]:
+        if len(cells) != width:
+            yield f"{name}:{line}", Bad(f"has {len(cells)} cells, the first line has {width}")
+        else:
+            yield f"{name}:{line}", (cells[at], cells[of])
+
+
+def table_of(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """(number of the line, cells) of the rows of a CSV file that have anything in them. Raises Problem."""
+    reader = csv.reader(io.StringIO(decoded(file), newline=""), strict=True)
     try:
-        reader = csv.reader(io.StringIO(decoded(file), newline=""), strict=True)
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            if at is None:
-                at, width = columns(cells, text, label, name), len(cells)
-                if not names_columns(cells, text, label):
-                    yield f"{name}:{reader.line_num}", (cells[at[0]], cells[at[1]])
-                continue
-            if len(cells) != width:
-                yield f"{name}:{reader.line_num}", Bad(f"has {len(cells)} cells, the first line has {width}")
-            else:
-                yield f"{name}:{reader.line_num}", (cells[at[0]], cells[at[1]])
+        yield from ((reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells))
     except csv.Error as error:
         raise Problem(f"{file}: line {reader.line_num} is not CSV: {error}") from error
 
 
-def names_columns(cells: list[str], text: str, label: str) -> bool:
-    """Whether a first line has names of columns: those asked for, or the usual ones."""
-    return all(
-        any(one in cells for one in ((asked,) if asked else usual)) for asked, usual in ((text, TEXTS), (label, LABELS))
-    )
-
-
-def columns(cells: list[str], text: str, label: str, name: str) -> tuple[int, int]:
-    """Which columns hold text and label, by a first line; without names in it, the label comes first. Raises Problem."""
-    if names_columns(cells, text, label):
-        found = [
-            next(cells.index(one) for one in ((asked,) if asked else usual) if one in cells)
-            for asked, usual in ((text, TEXTS), (label, LABELS))
-        ]
-        return found[0], found[1]
-    if text or label or len(cells) != 2:
+def columns(first: list[str], below: list[list[str]], text: str, label: str, name: str) -> tuple[tuple[int, int], bool]:
+    """Which columns hold text and label, and whether the first line has names; without them as `guessed`. Raises Problem."""
+    found = [
+        next((one for one in ((asked,) if asked else usual) if one in first), None)
+        for asked, usual in ((text, TEXTS), (label, LABELS))
+    ]
+    if None not in found:
+        if double := [one for one in found if first.count(one) > 1]:  # type: ignore[arg-type]
+            raise Problem(f"{name}: two columns have the name {double[0]!r} in the header: rename one")
+        return (first.index(found[0]), first.index(found[1])), True  # type: ignore[arg-type]
+    if text or label or len(first) != 2:
         wanted = f"{text or TEXTS[0]} and {label or LABELS[0]}"
         raise Problem(
-            f"{name}: has no columns {wanted} (its first line: {shortened(', '.join(cells))}); "
+            f"{name}: has no columns {wanted} (its first line: {shortened(', '.join(first))}); "
             "name them by text_column and label_column; without a line of names, a file has two columns: label, text"
         )
-    return 1, 0
+    (at, of), header = guessed(first, below)
+    if header or of != 0:
+        which = f"{first[at]!r} and {first[of]!r}, its first line" if header else f"its columns {at + 1} and {of + 1}"
+        note(f"{name}: text and label are {which}; text_column and label_column name others")
+    return (at, of), header
+
+
+def guessed(first: list[str], below: list[list[str]]) -> tuple[tuple[int, int], bool]:
+    """Which of two columns hold text and label, the label first if the rows do not say, and whether a line has names.
+
+    Labels come again and again. A first line has names if its label is that of no row, and its text is none of the texts
+    and short: it is no row, then.
+    """
+    values = [{cells[at].strip() for cells in below} for at in (0, 1)]
+    again = [at for at in (0, 1) if len(values[at]) <= AGAIN * len(below)]
+    if not again or not below:
+        return (1, 0), False
+    new = all(first[at] not in values[at] for at in (0, 1))
+    of = min(again, key=lambda at: (first[at] not in LABELS, len(values[at]))) if new else again[0]
+    return (1 - of, of), new and len(first[1 - of].split()) <= NAME
 
 
 # --- texts alone ------------------------------------------------------------------------------------------------------
@@ -172,10 +189,7 @@ def texts_of(path: str, text: str) -> list[str]:
         raise Problem(f"predict: {path} is not a file; give one of CSV, JSON lines, or one text a line")
     found: list[str] = []
     if file.name.endswith(KINDS["CSV"]):
-        try:
-            rows = [row for row in csv.reader(io.StringIO(decoded(file), newline=""), strict=True) if row]
-        except csv.Error as error:
-            raise Problem(f"predict: {path} is not CSV: {error}") from error
+        rows = [cells for _, cells in table_of(file)]
         name = next((one for one in ((text,) if text else TEXTS) if rows and one in rows[0]), None)
         if name is None and rows and (text or len(rows[0]) > 1):
             raise Problem(

@@ -59,6 +59,7 @@ def read_channel(
     paths = _images.image_files(folder(pictures, what))
     if not paths:
         raise Problem(f"{what} {pictures} holds no images ({' '.join(_images.IMAGE_FILES)})")
+    _images.note_left_out(Path(pictures), what)
     beside = folder(masks, f"{what}_annotation")
     root = Path(pictures)
     found = [(beside / path.relative_to(root)).with_suffix(".png") for path in paths]

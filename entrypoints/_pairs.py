@@ -6,8 +6,6 @@ those of sentence-transformers.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from typing import Any
 
 from _common import Problem
 from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened, text_of
-from _labelled import decoded
+from _labelled import table_of
 
 KINDS = {"JSON lines": (".jsonl", ".json"), "CSV with names of columns": (".csv", ".csv.gz")}
 FORMS = (("anchor", "positive", "negative"), ("sentence1", "sentence2", "score"))
@@ -78,16 +76,13 @@ def _rows(file: Path, name: str) -> Iterator[tuple[str, dict[str, Any] | Bad]]:
             except Bad as error:
                 yield where, error
         return
-    reader = csv.reader(io.StringIO(decoded(file), newline=""), strict=True)
-    try:
-        names = next(reader, [])
-        for cells in reader:
-            where = f"{name}:{reader.line_num}"
-            if not any(cell.strip() for cell in cells):
-                continue
-            if len(cells) != len(names):
-                yield where, Bad(f"has {len(cells)} cells, the first line has {len(names)}")
-            else:
-                yield where, {key: value for key, value in zip(names, cells, strict=True) if value or key != FORMS[0][2]}
-    except csv.Error as error:
-        raise Problem(f"{file}: line {reader.line_num} is not CSV: {error}") from error
+    rows = table_of(file)
+    names = [cell.strip() for cell in next(rows, (0, []))[1]]
+    if double := [key for one in FORMS for key in one if names.count(key) > 1]:
+        raise Problem(f"{name}: two columns have the name {double[0]!r} in the header: rename one")
+    for line, cells in rows:
+        if len(cells) != len(names):
+            yield f"{name}:{line}", Bad(f"has {len(cells)} cells, the first line has {len(names)}")
+        else:
+            row = {key: value for key, value in zip(names, cells, strict=True) if value or key != FORMS[0][2]}
+            yield f"{name}:{line}", row

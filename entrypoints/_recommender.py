@@ -174,6 +174,7 @@ def table_of(hp: Namespace, path: str, part: str, labelled: bool = True, named: 
         labelled=labelled,
         columns=tuple(named) if named else None,
         content=content,
+        names=True,
     )
     what = f"the channel {part}" if labelled else "predict:"
     return read_files(files_of(path, what), how, what)
@@ -184,19 +185,10 @@ def columns_of(columns: dict[str, Any]) -> dict[str, dict[str, int]]:
     made: dict[str, dict[str, int]] = {}
     first = 0
     for name, values in columns.items():
-        known = sorted({word for word in map(word_of, values) if word})
+        known = sorted({word for word in values if word})
         made[name] = {word: first + at for at, word in enumerate(known)}
         first += len(known)
     return made
-
-
-def word_of(value: Any) -> str:
-    """A cell as text: 3.0 is 3; "" for what is missing."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, float) and value == int(value):
-        return str(int(value))
-    return str(value)
 
 
 def entries_of(table: Any, columns: dict[str, dict[str, int]], hp: Namespace, part: str, unseen: dict[str, int]) -> Entries:
@@ -212,8 +204,7 @@ def entries_of(table: Any, columns: dict[str, dict[str, int]], hp: Namespace, pa
     if list(table.columns) != list(columns):
         raise Problem(f"the channel {part} has the columns {', '.join(table.columns)}, and train {', '.join(columns)}")
     keys, sizes = [], []
-    cells = [[word_of(value) for value in values] for values in table.columns.values()]
-    for row in zip(*cells, strict=True):
+    for row in zip(*table.columns.values(), strict=True):
         mine = [known[word] for known, word in zip(columns.values(), row, strict=True) if word in known]
         unseen[part] = unseen.get(part, 0) + sum(map(bool, row)) - len(mine)
         keys += mine

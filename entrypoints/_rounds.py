@@ -9,6 +9,8 @@ import json
 import math
 import zlib
 from argparse import Namespace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -143,20 +145,26 @@ def read_channel(hp: Namespace, path: str, like: Table | None, *names: str) -> T
     if piped(path, *names):
         raise Problem(f"{what} is in Pipe mode, and rows are wanted all at once: use FastFile or File")
     columns = tuple(like.columns) if like is not None and like.named else None
-    return read_files(files_of(path, what), how(hp, columns, said_of(*names)), what)
+    texts = () if like is None else tuple(name for name, values in like.columns.items() if values.dtype == object)
+    way = how(hp, columns, said_of(*names), texts)
+    text_target = like is not None and like.target is not None and like.target.dtype == object
+    return read_files(files_of(path, what), replace(way, text_target=text_target), what)
 
 
-def how(hp: Namespace, columns: tuple[str, ...] | None, facts: dict[str, str], labelled: bool = True) -> How:
-    """How files are read."""
+def how(
+    hp: Namespace, columns: tuple[str, ...] | None, facts: dict[str, str], texts: Iterable[str] = (), labelled: bool = True
+) -> How:
+    """How files are read. texts: columns that are text in the training data."""
     return How(
         target=hp.target or "",
         weight=hp.weight or "",
         second_weighs=bool(hp.csv_weights),
-        text=hp.categorical_columns or (),
+        text=tuple({*(hp.categorical_columns or ()), *texts}),
         ignored=hp.ignore_columns or (),
         labelled=labelled,
         columns=columns,
         content=CONTENT_TYPES.get(facts.get("ContentType", "").partition(";")[0].strip().lower(), ""),
+        classes=hp.objective.startswith(("binary:", "multi:")),
     )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import _images
-import numpy
 import torch
 from _common import Problem, World
 from torch import Tensor
@@ -76,15 +75,12 @@ class Decode:
         name = str(label_of(sample))
         if name not in self.numbers:
             raise SampleError(f"has the class {name!r}, which is not one of the {len(self.numbers)} classes of the training")
-        channels, height, width = self.shape
+        _, height, width = self.shape
         with image_of(sample) as image:
             if image.size != (width, height) and not self.resized:
                 size = f"{image.size[0]} x {image.size[1]}"
                 raise SampleError(f"has an image of {size}, others have {width} x {height}: give image_size to resize them")
-            picture = image.convert("L" if channels == 1 else "RGB")
-            if picture.size != (width, height):
-                picture = picture.resize((width, height))
-            pixels = numpy.asarray(picture).reshape(height, width, channels)
+            pixels = _images.array_of(image, self.shape)
         return torch.from_numpy(pixels.copy()).permute(2, 0, 1), self.numbers[name]
 
 

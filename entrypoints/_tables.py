@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import _cells
 import numpy
+from _cells import LEAVE_OUT, MISSING, number, shown
 from _common import Problem, folder
 
-MISSING = ("", "NA", "na", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?")
 LARGEST = float(numpy.finfo(numpy.float32).max)
 WIDEST = 10_000_000  # columns of a sparse file; more are a mistake in an index, not data
 MOST_NUMBERS = 0.5  # a column of text with more numbers than this part of it is one of numbers with a mistake
@@ -44,7 +45,8 @@ class How:
     ignored: columns that are left out. labelled: whether rows have a target; if not, it may be there all the same.
     columns: names of the features that there have to be; None: any. content: the format, "" by the file.
     bare: whether all columns are features. numeric: whether features can be nothing but numbers, so that it is no way out
-    to leave a cell empty or to make a column text.
+    to leave a cell empty or to make a column text. names: whether all features are names. classes: whether the target's
+    values are; text_target: whether they are text even if all are numbers.
     """
 
     target: str = ""
@@ -57,6 +59,14 @@ class How:
     content: str = ""
     bare: bool = False
     numeric: bool = False
+    names: bool = False
+    classes: bool = False
+    text_target: bool = False
+
+    @property
+    def asked(self) -> set[str]:
+        """Names of columns that must be there."""
+        return {self.target, self.weight, *self.text, *self.ignored, *(self.columns or ())} - {""}
 
 
 @dataclass
@@ -134,11 +144,6 @@ def _joined(tables: list[Table]) -> Table:
             raise Problem(f"{there}: {_difference(list(table.columns), list(first.columns))} {here}")
         if (table.weights is None) != (first.weights is None):
             raise Problem(f"of {here} and {there} one has weights and the other has not")
-        for name, values in (*table.columns.items(), (table.target_name, table.target)):
-            mine = first.columns.get(name, first.target)
-            if values is not None and (values.dtype == object) != (mine.dtype == object):
-                texts = there if values.dtype == object else here
-                raise Problem(f"{name} is text in {texts}, and numbers in the other files of the channel")
     sparse = None
     if first.sparse is not None:
         from scipy.sparse import vstack
@@ -147,14 +152,32 @@ def _joined(tables: list[Table]) -> Table:
         sparse = vstack([widened(table.sparse, width) for table in tables], format="csr")
     return Table(
         sum(table.rows for table in tables),
-        {name: numpy.concatenate([table.columns[name] for table in tables]) for name in first.columns},
+        {name: _of_parts(name, tables, [table.columns[name] for table in tables]) for name in first.columns},
         sparse,
-        None if first.target is None else numpy.concatenate([table.target for table in tables]),
+        None if first.target is None else _of_parts(first.target_name, tables, [table.target for table in tables]),
         first.target_name,
         None if first.weights is None else numpy.concatenate([table.weights for table in tables]),
         first.named,
         tuple(origin for table in tables for origin in table.origins),
     )
+
+
+def _of_parts(name: str, tables: list[Table], parts: list[Any]) -> Any:
+    """A column out of its parts; one without any value is of the kind that the others have. Raises Problem."""
+    places = [table.origins[0][0] for table in tables]
+    kinds = {part.dtype == object: place for place, part in zip(places, parts, strict=True) if has_values(part)}
+    if len(kinds) == 2:
+        raise Problem(f"{name} is text in {kinds[True]}, and numbers in {kinds[False]}")
+    if True in kinds:
+        parts = [part if part.dtype == object else numpy.full(len(part), None, object) for part in parts]
+    else:
+        parts = [part if part.dtype != object else numpy.full(len(part), math.nan) for part in parts]
+    return numpy.concatenate(parts)
+
+
+def has_values(values: Any) -> bool:
+    """Whether anything of a column is not missing."""
+    return any(value is not None for value in values) if values.dtype == object else not numpy.isnan(values).all()
 
 
 def _difference(theirs: list[str], mine: list[str]) -> str:
@@ -226,34 +249,38 @@ def _read_csv(path: str, how: How) -> Table:
             line = _first_line(stream)
         if not line:
             return Table(0, {}, origins=((path, 0),))
-        named = _is_header(line, how)
-        names = line if named else [f"f{index}" for index in range(len(line))]
-        double = next((name for index, name in enumerate(names) if name in names[:index]), None)
-        if double is not None:
-            raise Problem(f"{path}: two columns have the name {double!r}")
+        generic = [f"f{index}" for index in range(len(line))]
         with _stream(path) as stream:
             table = reader.read_csv(
                 stream,
-                read_options=reader.ReadOptions(column_names=names, skip_rows=int(named), use_threads=False),
+                read_options=reader.ReadOptions(column_names=generic, use_threads=False),
                 parse_options=reader.ParseOptions(newlines_in_values=True),
                 convert_options=reader.ConvertOptions(
-                    column_types=dict.fromkeys(names, pyarrow.string()), null_values=MISSING, strings_can_be_null=True
+                    column_types=dict.fromkeys(generic, pyarrow.string()), null_values=MISSING, strings_can_be_null=True
                 ),
             )
     except (pyarrow.ArrowException, UnicodeDecodeError, csv.Error) as error:
         raise Problem(f"{path}: {_reason(error)}") from error
-    if not named:
-        at = names.index(how.target) if how.target in names else 0
-        target, weight = names[at], names[1 if at == 0 else 0] if how.second_weighs and len(names) > 1 else ""
-        if how.bare or (not how.labelled and len(names) == len(how.columns or ())):
-            target = weight = ""  # without a target, features are counted from the first column
-        features = [name for name in names if name not in (target, weight)]
-        table = table.rename_columns([f"f{features.index(name)}" if name in features else f"#{name}" for name in names])
-        how = _with(how, f"#{target}" if target else "", f"#{weight}" if weight else "")
-        return _table(path, table, how, False, f"column {at + 1}")
-    return _table(
-        path, table, _with(how, how.target, names[1] if how.second_weighs and not how.weight else how.weight), True
-    )
+    below = table.slice(1)
+    if _cells.is_header(path, line, below, how.asked, how.bare):
+        below = _cells.named(path, below.rename_columns(line), how.asked)
+        if how.second_weighs and not how.weight:
+            how = _with(how, how.target, below.column_names[1])
+        return _table(path, below, how, True)
+    return _without_names(path, table, how)
+
+
+def _without_names(path: str, table: Any, how: How) -> Table:
+    """What there is of a table whose file has no names: features are counted without target and weight."""
+    found = list(table.column_names)
+    at = found.index(how.target) if how.target in found else 0
+    target, weight = found[at], found[1 if at == 0 else 0] if how.second_weighs and len(found) > 1 else ""
+    if how.bare or (not how.labelled and len(found) == len(how.columns or ())):
+        target = weight = ""  # without a target, features are counted from the first column
+    features = [name for name in found if name not in (target, weight)]
+    table = table.rename_columns([f"f{features.index(name)}" if name in features else f"#{name}" for name in found])
+    how = _with(how, f"#{target}" if target else "", f"#{weight}" if weight else "")
+    return _table(path, table, how, False, f"column {at + 1}")
 
 
 def _first_line(stream: Any) -> list[str]:
@@ -261,27 +288,6 @@ def _first_line(stream: Any) -> list[str]:
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     cells = next((cells for cells in csv.reader(text, strict=True) if cells), [])
     return [cell.strip() for cell in cells]
-
-
-def _is_header(cells: list[str], how: How) -> bool:
-    """Whether the first line has names: one that is asked for, or no number and nothing twice."""
-    asked = {how.target, how.weight, *how.text, *how.ignored, *(how.columns or ())} - {""}
-    if any(cell in asked for cell in cells):
-        return True
-    return (
-        (len(cells) > 1 or how.bare)
-        and len(set(cells)) == len(cells)
-        and all(cell not in MISSING and _float(cell) is None for cell in cells)
-    )
-
-
-def _float(cell: str) -> float | None:
-    if "_" in cell or not cell.isascii():  # which Python takes for numbers
-        return None
-    try:
-        return float(cell)
-    except ValueError:
-        return None
 
 
 def _reason(error: Exception) -> str:
@@ -301,29 +307,25 @@ def _read_parquet(path: str, how: How) -> Table:
         table = parquet.ParquetFile(path).read()
     except (pyarrow.ArrowException, ValueError, OSError) as error:
         raise Problem(f"{path} is not a whole Parquet file: {_reason(error)}") from error
-    names = list(table.column_names)
-    double = next((name for index, name in enumerate(names) if name in names[:index]), None)
-    if double is not None:
-        raise Problem(f"{path}: two columns have the name {double!r}")
-    return _table(path, table, how, True)
+    return _table(path, _cells.named(path, table, how.asked), how, True)
 
 
 def _table(path: str, table: Any, how: How, named: bool, target_said: str = "") -> Table:
     """What there is of an arrow table with these columns. Raises Problem."""
     import difflib
 
-    names = list(table.column_names)
-    target = how.target or ("" if how.bare or (how.columns is not None and not how.labelled) else names[0])
-    if target not in names:
+    found = list(table.column_names)
+    target = how.target or ("" if how.bare or (how.columns is not None and not how.labelled) else found[0])
+    if target not in found:
         if how.labelled:
-            near = difflib.get_close_matches(target, names, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else f"; there are {_some(names)}"
+            near = difflib.get_close_matches(target, found, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else f"; there are {_some(found)}"
             raise Problem(f"{path}: there is no column {target!r} to learn{hint}")
         target = ""
-    weight = how.weight if how.weight in names else ""
+    weight = how.weight if how.weight in found else ""
     if how.weight and how.labelled and not weight:
-        raise Problem(f"{path}: there is no column {how.weight!r} of weights; there are {_some(names)}")
-    features = [name for name in names if name not in (target, weight, *how.ignored)]
+        raise Problem(f"{path}: there is no column {how.weight!r} of weights; there are {_some(found)}")
+    features = [name for name in found if name not in (target, weight, *how.ignored)]
     if how.columns is not None:
         absent = [name for name in how.columns if name not in features]
         if absent:
@@ -333,9 +335,9 @@ def _table(path: str, table: Any, how: How, named: bool, target_said: str = "") 
         why = "its only column is the target" if target else "all its columns are left out"
         raise Problem(f"{path} has no features: {why}")
     read = _numbers if how.numeric else _column
-    columns = {name: read(path, table.column(name), name, name in how.text) for name in features}
+    columns = {name: read(path, table.column(name), name, how.names or name in how.text) for name in features}
     said = target_said or target
-    wanted = _column(path, table.column(target), said, False, advise=False) if target and how.labelled else None
+    wanted = _target(path, table.column(target), said, how) if target and how.labelled else None
     weights = _column(path, table.column(weight), weight.lstrip("#"), False) if weight and how.labelled else None
     if wanted is not None:
         missing = _first(numpy.array([value is None for value in wanted]) if wanted.dtype == object else numpy.isnan(wanted))
@@ -358,62 +360,70 @@ def _first(wrong: Any) -> int | None:
     return int(found[0]) if len(found) else None
 
 
+def _target(path: str, column: Any, name: str, how: How) -> Any:
+    """The target: of classes too long to be exact as numbers, texts. Raises Problem."""
+    if how.text_target:
+        return _cells.names(path, column, name)
+    values = _column(path, column, name, False, advise=False, apart=not how.classes)
+    return _cells.names(path, column, name) if how.classes and values.dtype != object and _cells.is_large(values) else values
+
+
 def _numbers(path: str, column: Any, name: str, as_text: bool) -> Any:
     """A column as float64, all of which is there. Raises Problem."""
     values = _column(path, column, name, as_text, advise=False)
-    numbers = values if values.dtype != object else [math.nan if cell is None else _float(cell) for cell in values]
-    for row, number in enumerate(numbers):
-        if number is None or number != number:
-            why = "missing" if number is not None else f"{_shown(values[row])}, not a number"
-            raise Problem(f"{path}, row {row + 1}: {name} is {why} (ignore_columns leaves a column out)")
-    return numpy.asarray(numbers, numpy.float64)
+    made = values if values.dtype != object else [math.nan if cell is None else number(cell) for cell in values]
+    for row, value in enumerate(made):
+        if value is None or value != value:
+            why = "missing" if value is not None else f"{shown(values[row])}, not a number"
+            raise Problem(f"{path}, row {row + 1}: {name} is {why} ({LEAVE_OUT})")
+    return numpy.asarray(made, numpy.float64)
 
 
-def _column(path: str, column: Any, name: str, as_text: bool, advise: bool = True) -> Any:
+def _column(path: str, column: Any, name: str, as_text: bool, advise: bool = True, apart: bool = True) -> Any:
     """A column as float64 with nan, or as objects with None. Raises Problem.
 
-    advise: whether a feature may be text or missing, and a message says so.
+    advise: whether a feature may be text or missing, and a message says so. apart: whether different values stay different.
     """
-    import pyarrow
-    import pyarrow.compute as compute
-
-    kind = column.type
-    if pyarrow.types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
-    texts = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
-    if texts:
-        column = compute.utf8_trim_whitespace(column)
-        if as_text:
-            return _objects(column)
-        try:
-            return _finite(path, name, column.cast(pyarrow.float64()).to_numpy(), advise)
-        except pyarrow.ArrowInvalid:
-            values = _objects(column)
-        numbers = [math.nan if value is None else _float(value) for value in values]
-        wrong = next((row for row, number in enumerate(numbers) if number is None), None)
-        if wrong is None:  # `+3`, which pyarrow does not take
-            return _finite(path, name, numpy.array(numbers, numpy.float64), advise)
-        if numbers.count(None) < (1 - MOST_NUMBERS) * sum(value is not None for value in values) and advise:
-            raise Problem(
-                f"{path}, row {wrong + 1}: {name} is {_shown(values[wrong])}, and a number in most rows; "
-                "name the column in categorical_columns if it is meant so"
-            )
-        return values
-    try:
-        numbers = column.cast(pyarrow.float64(), safe=False).to_numpy()
-    except pyarrow.ArrowException as error:
-        raise Problem(
-            f"{path}: {name} is of type {kind}, neither numbers nor text (ignore_columns leaves it out)"
-        ) from error
-    numbers = _finite(path, name, numpy.asarray(numbers, numpy.float64), advise)
     if as_text:
-        return numpy.array([None if math.isnan(value) else f"{value:.15g}" for value in numbers], dtype=object)
-    return numbers
+        return _cells.names(path, column, name)
+    column = _cells.plain(column)
+    values = _of_texts(path, column, name, advise) if _cells.is_text(column) else _of_numbers(path, column, name, advise)
+    if apart and values.dtype != object:
+        _cells.require_apart(path, name, column, values, "categorical_columns takes names" if advise else LEAVE_OUT)
+    return values
 
 
-def _objects(column: Any) -> Any:
-    values = numpy.empty(len(column), dtype=object)
-    values[:] = column.to_pylist()
+def _of_numbers(path: str, column: Any, name: str, advise: bool) -> Any:
+    import pyarrow
+
+    try:
+        values = column.cast(pyarrow.float64(), safe=False).to_numpy()
+    except pyarrow.ArrowException as error:
+        raise Problem(f"{path}: {name} is of type {column.type}, neither numbers nor text ({LEAVE_OUT})") from error
+    return _finite(path, name, numpy.asarray(values, numpy.float64), advise)
+
+
+def _of_texts(path: str, column: Any, name: str, advise: bool) -> Any:
+    import pyarrow
+
+    try:
+        return _finite(path, name, column.cast(pyarrow.float64()).to_numpy(), advise)
+    except pyarrow.ArrowInvalid:
+        values = _cells.objects(column.to_pylist())
+    numbers = [math.nan if value is None else number(value) for value in values]
+    wrong = next((row for row, value in enumerate(numbers) if value is None), None)
+    if wrong is None:  # `+3`, which pyarrow does not take
+        return _finite(path, name, numpy.array(numbers, numpy.float64), advise)
+    if numbers.count(None) < (1 - MOST_NUMBERS) * sum(value is not None for value in values) and advise:
+        raise Problem(
+            f"{path}, row {wrong + 1}: {name} is {shown(values[wrong])}, and a number in most rows; "
+            "name the column in categorical_columns if it is meant so"
+        )
+    if advise and (row := _cells.spelled(values)) is not None:
+        raise Problem(
+            f"{path}, row {row + 1}: {name} is {shown(values[row])}, a number with a sign or separators: write it as in "
+            f"-1234.5, or name the column in categorical_columns ({LEAVE_OUT})"
+        )
     return values
 
 
@@ -423,11 +433,6 @@ def _finite(path: str, name: str, values: Any, advise: bool) -> Any:
         why = "leave it empty if it is missing" if advise else "too large a number"
         raise Problem(f"{path}, row {wrong + 1}: {name} is {values[wrong]:g}: {why}")
     return values
-
-
-def _shown(cell: object) -> str:
-    text = str(cell)
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 # --- libsvm and recordio-protobuf -------------------------------------------------------------------------------------
@@ -462,24 +467,24 @@ def _read_libsvm(path: str, how: How) -> Table:
         if not how.labelled and ":" in words[0]:
             words = ["0", *words]  # a row to predict may come without a target
         label, colon, weight = words[0].partition(":")
-        value = _float(label)
+        value = number(label)
         if value is None or not math.isfinite(value):
-            raise Problem(f"{where}: the target {_shown(label)} is not a number")
+            raise Problem(f"{where}: the target {shown(label)} is not a number")
         targets.append(value)
         if colon:
-            weights.append(_float(weight) if _float(weight) is not None else math.nan)  # type: ignore[arg-type]
+            weights.append(number(weight) if number(weight) is not None else math.nan)  # type: ignore[arg-type]
         last = -1
         for word in words[1:]:
             index, colon, cell = word.partition(":")
-            value = _float(cell) if colon else None
+            value = number(cell) if colon else None
             if index == "qid":
-                raise Problem(f"{where}: {_shown(word)}: groups of rows (ranking) are not served")
+                raise Problem(f"{where}: {shown(word)}: groups of rows (ranking) are not served")
             if value is None or not (index.isascii() and index.isdigit()):
-                raise Problem(f"{where}: {_shown(word)} is not index:value")
+                raise Problem(f"{where}: {shown(word)} is not index:value")
             if not last < int(index) < WIDEST:
-                raise Problem(f"{where}: the index {_shown(index)} does not come after {last}, or is {WIDEST} or more")
+                raise Problem(f"{where}: the index {shown(index)} does not come after {last}, or is {WIDEST} or more")
             if abs(value) > LARGEST:
-                raise Problem(f"{where}: {_shown(word)} is too large a number")
+                raise Problem(f"{where}: {shown(word)} is too large a number")
             last = int(index)
             indices.append(last)
             data.append(value)

@@ -7,13 +7,16 @@ sees what the tokenizer makes of it later, whatever it merges; a token that begi
 from __future__ import annotations
 
 import bisect
+import contextlib
+import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
-from _common import Problem
+from _common import Problem, note
 from _instructions import Chat, Example, Message
 from jinja2 import TemplateError
 from torch.utils.data import Dataset
@@ -57,7 +60,7 @@ class Encoder:
         if tokenizer.eos_token is None:
             raise Problem("the tokenizer names no eos_token: the model could not learn where an answer ends")
         self.tokenizer, self.loss_on = tokenizer, loss_on
-        self.saw_chat = False
+        self.saw_chat = self.saw_no_end = False
 
     def rows(self, examples: Sequence[Example]) -> Iterator[Row]:
         """The rows of the examples, in their order; raises Problem."""
@@ -95,14 +98,44 @@ class Encoder:
             return text, [(0 if self.loss_on == "all" else len(example.prompt), len(text))]
         self.saw_chat = True
         messages = list(example.messages)
-        text = self.render(messages, False, example.where)
+        text, marked = self._written(messages, example.where)
+        self._require_whole(messages, text, example.where)
+        self._note_no_end(messages, text)
         if self.loss_on == "all":
+            if example.left_out:
+                raise Problem(
+                    f"{example.where}: loss_on is all, and the data leaves turns out (weight, train): drop one of them"
+                )
             return text, [(0, len(text))]
+        turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        wanted = [index for index in turns if index >= example.first and index not in example.left_out]
+        if len(marked) == len(turns):
+            return text, [marked[turns.index(index)] for index in wanted]
         return text, [
             (self._before(messages, index, text, example.where), self._after(messages, index, text, example.where))
-            for index in range(example.first, len(messages))
-            if messages[index]["role"] == "assistant"
+            for index in wanted
         ]
+
+    def _require_whole(self, messages: list[Message], text: str, where: str) -> None:
+        """Raises Problem where the template has written nothing of a message, as those do that want a list of parts."""
+        at = 0
+        for index, message in enumerate(messages):
+            found = -1 if message["role"] != "system" else text.find(message["content"].strip())
+            for content in _as_written(message["content"]) if found < 0 else ():
+                found = text.find(content, at)
+                if found >= 0:
+                    at = found + len(content)
+                    break
+            if found < 0:
+                raise Problem(
+                    f"{where}: the tokenizer's chat template writes nothing of message {index} ({message['role']}), or "
+                    "rewrites it: the model would not see what is in the data"
+                )
+
+    def _note_no_end(self, messages: list[Message], text: str) -> None:
+        if not self.saw_no_end and messages[-1]["role"] == "assistant" and text.endswith(messages[-1]["content"].strip()):
+            self.saw_no_end = True
+            note("the chat template writes no end of a turn: the model does not learn where its answer ends")
 
     def _before(self, messages: list[Message], index: int, text: str, where: str) -> int:
         """Where the text of an assistant's turn begins: behind the prompt that it answers."""
@@ -121,14 +154,28 @@ class Encoder:
         until = self.render(messages[: index + 1], False, where)
         if text.startswith(until):
             return len(until)
-        # Some write the last turn otherwise (with an empty thought): then what follows the content shows the end.
+        # Some write the last turn otherwise (with an empty thought, or an end of the text): what follows the content in
+        # both is the end of a turn.
         start = self._before(messages, index, text, where)
         for content in (messages[index]["content"], messages[index]["content"].strip()):
             _, found, end = until.rpartition(content)
-            place = text.find(content + end, start)
-            if found and end and place >= 0:
-                return place + len(content + end)
+            place = text.find(content, start) + len(content)
+            shared = self._shared(end, text[place:]) if found and place >= start + len(content) else 0
+            if shared:
+                return place + shared
         raise _unclear(where, index)
+
+    def _shared(self, one: str, other: str) -> int:
+        """Characters with which both begin, without a part of a special token."""
+        both = enumerate(zip(one, other, strict=False))
+        size = next((at for at, (mine, theirs) in both if mine != theirs), min(len(one), len(other)))
+        added = {str(token) for token in self.tokenizer.added_tokens_decoder.values()}
+        for token in {*self.tokenizer.all_special_tokens, *added}:
+            for text in (one, other):
+                at = text.find(token, max(0, size - len(token) + 1))
+                if 0 <= at < size < at + len(token):
+                    size = at
+        return size
 
     def stops(self, eos: int | list[int] | None) -> list[int]:
         """Tokens at which an answer ends: the tokenizer's, the model's (`eos`), and what ends a turn of the template."""
@@ -143,13 +190,44 @@ class Encoder:
 
     def render(self, messages: list[Message], generation: bool, where: str) -> str:
         """What the chat template writes; raises Problem if it refuses."""
+        self._require_template()
+        with _said(where):
+            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generation)
+
+    def _written(self, messages: list[Message], where: str) -> tuple[str, list[tuple[int, int]]]:
+        """What the chat template writes, and the parts of it that it marks as generated, if it marks any."""
+        self._require_template()
+        template = self.tokenizer.chat_template
+        if not isinstance(template, str) or not re.search(r"\{%-?\s*generation\s*-?%\}", template):
+            return self.render(messages, False, where), []
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        with _said(where):
+            texts, marks = render_jinja_template(
+                [messages], chat_template=template, return_assistant_tokens_mask=True, **self.tokenizer.special_tokens_map
+            )
+        return texts[0], [(start, end) for start, end in marks[0]]
+
+    def _require_template(self) -> None:
         if self.tokenizer.chat_template is None:
             begins = bool(self.tokenizer.bos_token) and self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
             self.tokenizer.chat_template = OUR_TEMPLATE.replace("FIRST", str(begins).lower())
-        try:
-            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generation)
-        except (TemplateError, ValueError, TypeError, KeyError) as error:
-            raise Problem(f"{where}: the tokenizer's chat template refuses these messages: {first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _said(where: str) -> Iterator[None]:
+    """A template's own errors as a Problem."""
+    try:
+        yield
+    except (TemplateError, ValueError, TypeError, KeyError) as error:
+        raise Problem(f"{where}: the tokenizer's chat template refuses these messages: {first_line(error)}") from error
+
+
+def _as_written(content: str) -> list[str]:
+    """A message's text as templates write it: as it is, without blanks around it, without thoughts, or as JSON."""
+    plain = content.strip()
+    as_json = (json.dumps(plain, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
+    return [plain, plain.rpartition("</think>")[2].strip(), *as_json]
 
 
 def _unclear(where: str, index: int) -> Problem:

@@ -97,7 +97,8 @@ def predict(hp: Namespace) -> None:
         if name in model.hyperparameters and name not in hp.asked:
             value = model.hyperparameters[name]
             setattr(hp, name, tuple(value) if isinstance(value, list) else value)
-    table = read_files(files_of(hp.predict, "the data to predict"), how(hp, columns, {}, labelled=False), hp.predict)
+    way = how(hp, columns, {}, features.categories, labelled=False)
+    table = read_files(files_of(hp.predict, "the data to predict"), way, hp.predict)
     features.check(table, hp.predict)
     matrix = features.matrix(table, numpy.arange(table.rows))
     for row, value in enumerate(engine.predictions(model.model, matrix, features, target), 1):

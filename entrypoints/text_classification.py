@@ -30,9 +30,11 @@ from dataclasses import dataclass
 
 import _from_weights
 from _instructions import split
-from _labelled import Labelled, load
+from _jsonlines import shortened
+from _labelled import AGAIN, Labelled, load
 
 PARTS = ("train", "validation", "test")
+FEWEST = 20  # texts, of which one can tell whether there are too many classes
 RATES = {"pretrained": 5e-5, "scratch": 1e-3}
 
 
@@ -80,6 +82,7 @@ def load_data(hp: Namespace) -> Data:
     classes = in_order({label for row in parts["train"] for label in row.labels})
     several = any(len(row.labels) > 1 for row in parts["train"])
     many = several if hp.multi_label is None else hp.multi_label
+    require_plausible(parts["train"], classes, many)
     if len(classes) < 2:
         raise Problem(f"the channel train has one label alone ({classes[0]}): there is nothing to tell apart")
     for part in PARTS:
@@ -92,6 +95,16 @@ def load_data(hp: Namespace) -> Data:
     if not parts["validation"]:
         parts["train"], parts["validation"] = split(parts["train"], hp.validation_fraction, hp.seed)
     return Data(parts, classes, many)
+
+
+def require_plausible(rows: list[Labelled], classes: Sequence[str], many: bool) -> None:
+    """Raises Problem where there are nearly as many classes as texts: another column or field has the labels."""
+    if not many and len(rows) >= FEWEST and len(classes) > AGAIN * len(rows):
+        shown = ", ".join(map(shortened, classes[:2]))
+        raise Problem(
+            f"the channel train has {len(classes)} classes of {len(rows)} texts ({shown} ...): label_column names the "
+            "column or field with labels, and text_column that with texts"
+        )
 
 
 def main() -> None:

@@ -336,3 +336,15 @@ def test_long_examples_are_counted(too_long: str, words: str, tuning: Options, t
     channel = lines(tmp_path / "train", turns("a", "b"), turns("x y z " * 40, "b"), turns("a", "x y z " * 40))
     output = tune(tuning(train=channel, validation_fraction=0, max_length=40, too_long=too_long, max_steps=1))
     assert re.search(words, output)
+
+
+def test_a_job_learns_as_many_tokens_as_the_data_leaves_in(tuning: Options, tune: Train, tmp_path: Path) -> None:
+    def counted(name: str, **mark: object) -> int:
+        chat = turns("a", "wrong " * 20, "again", "right")
+        chat["messages"][1] |= mark
+        output = tune(tuning(train=lines(tmp_path / name, chat), validation_fraction=0, max_steps=1, method="full"))
+        found = re.search(r"(\d+) of \d+ tokens are learnt", output)
+        assert found
+        return int(found[1])
+
+    assert counted("weighed", weight=0) == counted("marked", train=False) < counted("plain") / 5

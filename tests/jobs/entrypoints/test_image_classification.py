@@ -298,3 +298,28 @@ def test_it_goes_on_from_the_model_of_the_channel_model(
     numpy.savez(tmp_path / "train" / "data.npz", x=numpy.zeros((60, 6, 6), numpy.float32), y=labels)
     with pytest.raises(program.Problem, match="the previous model has other classes than the data: 2 differ"):
         trained_here(program, options())
+
+
+def test_photographs_as_telephones_store_them_are_told_upright(tmp_path: Path) -> None:
+    """Learnt from pictures that lie on their side and say so, which half is bright is known of upright ones."""
+    image = pytest.importorskip("PIL.Image", reason="image files need Pillow")
+    exif = image.Exif()
+    exif[0x0112] = 6
+    draw = numpy.random.default_rng(0)
+    for kind in ("left", "top"):
+        for number in range(8):
+            pixels = draw.integers(0, 60, (16, 16, 3)).astype(numpy.uint8)
+            pixels[(slice(None), slice(8)) if kind == "left" else slice(8)] += 150
+            for folder, picture, told in (
+                ("train", image.fromarray(pixels).rotate(90), exif),
+                ("test", image.fromarray(pixels), image.Exif()),
+            ):
+                (tmp_path / folder / kind).mkdir(parents=True, exist_ok=True)
+                picture.save(tmp_path / folder / kind / f"{number}.jpg", exif=told, quality=95)
+    programs.run(
+        PROGRAM, "--train", "train", "--epochs", "8", "--batch_size", "8", "--width", "8", "--validation_fraction", "0",
+        "--device", "cpu", cwd=tmp_path,
+    )  # fmt: skip
+    said = programs.run(PROGRAM, "--predict", "test", "--model_dir", "model", "--device", "cpu", cwd=tmp_path)
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert len(lines) == 16 and all(line["class"] == Path(line["input"]).parent.name for line in lines)

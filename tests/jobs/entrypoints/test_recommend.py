@@ -108,3 +108,12 @@ def test_values_that_train_has_not_are_counted(train: Train, tmp_path: Path) -> 
     channel(tmp_path / "train", rows())
     output = train(epochs=1, test=channel(tmp_path / "test", "liked,user,item\n1,99,i1\n"))
     assert "test: 1 values are not in train, and count nothing" in output
+
+
+def test_ids_that_differ_in_their_last_digit_are_different_users(train: Train, tmp_path: Path) -> None:
+    first = 9007199254740992
+    channel(tmp_path / "train", rows().replace(",0,", f",{first},").replace(",1,", f",{first + 1},"))
+    output = train(**LEARN)
+    assert "of 16 features" in output
+    scores = [json.loads(line)["score"] for line in train(**LEARN, predict=tmp_path / "train" / "a.csv").splitlines()]
+    assert scores[0] > 0.8 and scores[8] < 0.2  # the same item, of users that differ by one

@@ -82,3 +82,12 @@ def test_it_stops_when_validation_gets_no_better_and_keeps_the_best(train: Train
     channel(tmp_path / "train", FORMS["bare.csv"])
     output = train(epochs=50, patience=2, learning_rate=0, min_epochs=4)
     assert "epoch=4 " in output and "epoch=5 " not in output and "the model is that of epoch 1" in output
+
+
+def test_a_table_with_names_of_its_own_is_learnt_and_predicted(train: Train, tmp_path: Path) -> None:
+    rows = "".join(f"{text},{label}\n" for text, label in GOOD)
+    channel(tmp_path / "train", f"review,sentiment\n{rows}")
+    train(validation=tmp_path / "train")
+    assert json.loads((tmp_path / "model/model.json").read_text())["classes"] == ["bad", "good"]
+    said = train(predict=tmp_path / "train" / "a.csv", text_column="review")
+    assert len(said.splitlines()) == len(GOOD)

@@ -25,6 +25,11 @@ PROGRAM = "fine_tune.py"
 GOOD = turns("a", "b")
 
 
+def marked(**fields: Any) -> dict[str, Any]:
+    """A conversation of one turn, whose answer has these fields."""
+    return {"messages": [GOOD["messages"][0], {**GOOD["messages"][1], **fields}]}
+
+
 @pytest.mark.parametrize(("what", "objective"), [("instructions", "sft"), ("preferences", "dpo")])
 def test_the_demo_data_are_three_parts_without_a_question_in_two(
     what: str, objective: str, module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,7 +77,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_and_one_that_objects_
     module: Module, program: ModuleType, tokenizer: Any
 ) -> None:
     chat = module("_instructions").Chat(tuple(turns("a", "b", "c", "d")["messages"]), 0, "data.jsonl:7")
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content if loop.last else 'earlier' }}|{% endfor %}"
+    tokenizer.chat_template = "{% for m in messages %}{{ messages | length }}: {{ m.content }}|{% endfor %}"
     with pytest.raises(
         program.Problem, match=r"^data.jsonl:7: .* so that turn 1 cannot be told from its prompt: set loss_on"
     ):
@@ -110,6 +115,111 @@ def test_other_templates_need_no_marks(template: str, wanted: str, module: Modul
     tokenizer.chat_template = template
     chat = module("_instructions").Chat(tuple(turns("two", "two\n\nlines", "and", " bye")["messages"]), 0, "x:1")
     assert learnt(module, tokenizer, "completion", chat) == [wanted]
+
+
+LOOP = "{% for m in messages %}"
+ENDED = "<|{{ m.role }}|>\n{{ m.content }}<|end|>\n"
+ASKED = "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n"
+MARKED = (
+    "{% if m.role == 'assistant' %}<|a|>{% generation %}{{ m.content }}<|e|>{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}"
+)
+PARTS = "{{ m.role }}:{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}|"
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        (f"{LOOP}{ENDED}{ASKED}{{% else %}}{{{{ eos_token }}}}{{% endif %}}", "two<|end|>\nbye<|end|>\n<|endoftext|>"),
+        (f"{LOOP}{MARKED}{ASKED}{{% else %}}{{{{ eos_token }}}}{{% endif %}}", "two<|e|>bye<|e|>"),
+    ],
+)
+def test_an_end_of_the_text_after_the_last_turn_is_no_other_conversation(
+    template: str, wanted: str, module: Module, tokenizer: Any
+) -> None:
+    tokenizer.chat_template = template
+    chat = module("_instructions").Chat(tuple(turns("one", "two", "and", "bye")["messages"]), 0, "x:1")
+    assert learnt(module, tokenizer, "completion", chat) == [wanted]
+
+
+def test_a_template_without_ends_of_turns_is_said_once(
+    module: Module, tokenizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer.chat_template = f"{LOOP}<|{{{{ m.role }}}}|>\n{{{{ m.content }}}}{ASKED}{{% endif %}}"
+    chat = module("_instructions").Chat(tuple(turns("one", "two", "and", "bye")["messages"]), 0, "x:1")
+    assert learnt(module, tokenizer, "completion", chat, chat) == ["twobye"] * 2
+    assert capsys.readouterr().err.count("the chat template writes no end of a turn") == 1
+
+
+@pytest.mark.parametrize(
+    ("template", "which"),
+    [
+        (f"{LOOP}{PARTS}{{% endfor %}}", 0),
+        (LOOP + "{{ m.content if loop.last else 'earlier' }}|{% endfor %}", 0),
+        (LOOP + "{% if m.role == 'user' %}{{ m.content }}{% endif %}|{% endfor %}", 1),
+        (LOOP + "{{ m.content | upper }}|{% endfor %}", 0),
+    ],
+)
+@pytest.mark.parametrize("loss_on", ["completion", "all"])
+def test_a_template_that_writes_nothing_of_a_message_is_refused(
+    template: str, which: int, loss_on: str, module: Module, program: ModuleType, tokenizer: Any
+) -> None:
+    tokenizer.chat_template = template
+    chat = module("_instructions").Chat(tuple(turns("one", "two", "and", "bye")["messages"]), 0, "x:1")
+    with pytest.raises(program.Problem, match=rf"^x:1: the tokenizer's chat template writes nothing of message {which} "):
+        learnt(module, tokenizer, loss_on, chat)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        LOOP + "{{ m.role }}: {{ m.content.split('</think>')[-1] | trim }}|{% endfor %}",
+        LOOP + "{{ m.role }}: {{ m.content | tojson }}|{% endfor %}",
+        "{{ messages[1].content }}{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}|{% endif %}{% endfor %}",
+    ],
+)
+def test_a_template_may_leave_thoughts_out_and_quote_texts(template: str, module: Module, tokenizer: Any) -> None:
+    tokenizer.chat_template = template
+    messages = ({"role": "user", "content": "Größe?"}, {"role": "system", "content": "be kind"})
+    answer = {"role": "assistant", "content": '<think>\nhm\n</think>\n\na "quoted" one'}
+    assert learnt(module, tokenizer, "all", module("_instructions").Chat((*messages, answer), 0, "x:1"))
+
+
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"training": False}, {"weight": 0.0, "train": True}])
+def test_turns_that_the_data_leaves_out_are_context(
+    mark: dict[str, Any], module: Module, program: ModuleType, tuning: Options, tokenizer: Any, tmp_path: Path
+) -> None:
+    chat = turns("a", "wrong", "again", "right")
+    chat["messages"][1] |= mark
+    chat["messages"][3] |= {"weight": 1, "train": True}
+    channel = lines(tmp_path / "train", chat, {"prompt": chat["messages"][:1], "completion": chat["messages"][1:]})
+    examples = program.load_data(tuning(train=channel, validation_fraction=0))["train"]
+    end = tokenizer.eos_token
+    assert learnt(module, tokenizer, "completion", *examples) == [f"right{end}\n"] * 2
+    tokenizer.chat_template = f"{LOOP}{MARKED}{{% endfor %}}"
+    assert learnt(module, tokenizer, "completion", *examples) == ["right<|e|>"] * 2
+    with pytest.raises(program.Problem, match="loss_on is all, and the data leaves turns out"):
+        learnt(module, tokenizer, "all", *examples)
+
+
+def test_fields_that_are_not_read_are_named_once(
+    program: ModuleType, tuning: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = marked(reasoning_content="hm", tool_calls=None, weight=1)
+    channel = lines(tmp_path / "train", {**chat, "id": 7, "tools": []}, chat, {"text": "a", "label": "good"})
+    program.load_data(tuning(train=channel, validation_fraction=0))
+    said = "messages[].reasoning_content (2 times), id (1 times), label (1 times)"
+    assert capsys.readouterr().err == f"note: the channel train: fields that are not read: {said}\n"
+
+
+def test_messages_as_other_tools_export_them(program: ModuleType, tuning: Options, tmp_path: Path) -> None:
+    texts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    exported = [{"role": "developer", "content": "be kind"}, {"role": "user", "content": texts}, *GOOD["messages"]]
+    nothing = [{"role": "system", "content": ""}, *GOOD["messages"], {"role": "system", "content": "now be brief"}]
+    channel = lines(tmp_path / "train", {"messages": exported}, {"messages": nothing})
+    one, two = program.load_data(tuning(train=channel, validation_fraction=0))["train"]
+    assert [message["role"] for message in one.messages] == ["system", "user", "user", "assistant"]
+    assert one.messages[1]["content"] == "ab" and two.messages[0]["role"] == "user"
 
 
 @pytest.mark.parametrize("architecture", ["Bloom", "OPT"])
@@ -168,7 +278,22 @@ def test_packed_examples_have_the_losses_that_they_have_alone(module: Module, to
         ({"messages": [{"from": "human", "value": "a"}]}, r"messages[0] has no role .. rename them"),
         ({"messages": [{"role": "human", "content": "a"}]}, "messages[0].role is 'human', not one of .. ; write user"),
         ({"messages": [{"role": ["x"], "content": "a"}]}, r"messages[0].role is ['x'], not one of"),
-        ({"messages": [*GOOD["messages"], {"role": "system", "content": "a"}]}, "messages[2].role is 'system', which only"),
+        ({"messages": [{"role": "system", "content": ""}]}, "data.jsonl:2: messages is empty"),
+        # marks and fields without which the rest means something else
+        ({**GOOD, "tools": [{"type": "function"}]}, "data.jsonl:2: tools: tools and their calls are not served"),
+        ({**GOOD, "images": ["a.png"]}, "data.jsonl:2: images: pictures, sounds and videos are not served"),
+        ({**GOOD, "weight": 0.5}, "data.jsonl:2: weight is 0.5: lines have no weights here"),
+        ({**GOOD, "label": False}, "data.jsonl:2: label is False, as KTO has it, which is not served: keep the lines whose"),
+        ({"prompt": "a", "completion": "b", "label": True}, "label is True, as KTO has it"),
+        ({"prompt": "a", "completion": "b", "label": 0}, "label is 0, as KTO has it"),
+        ({"prompt": "a", "completion": "b", "system": "be kind"}, "system: write it as the first message, with the role"),
+        (marked(tool_calls=[{"id": 1}]), "messages[1].tool_calls: tools and their calls are not served"),
+        (marked(content=[{"type": "image_url", "image_url": "x"}]), "messages[1].content[0] is of type 'image_url': pict"),
+        (marked(weight=0.5), "messages[1].weight is 0.5, neither 0 nor 1: a message is learnt or it is not"),
+        (marked(weight="0"), "messages[1].weight is '0', neither 0 nor 1"),
+        (marked(train_detail=[{"begin_offset": 0}]), "messages[1].train_detail: parts of a message cannot be left out"),
+        (marked(weight=0), "messages: no assistant's turn is to be learnt, by their weight or train: leave the line out"),
+        (marked(content=None), "messages[1].content is null, not a string"),
         ({"messages": [{"role": "user", "content": "a"}]}, "data.jsonl:2: messages: there is no assistant's turn"),
         (
             {"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "user", "content": "b"}]},

@@ -195,3 +195,114 @@ def test_an_image_that_breaks_off_is_named_by_the_process_that_reads_it(
     )
     with pytest.raises(problem, match=f"\n_common.Problem: {broken} cannot be read as an image: .*$"):
         list(loader)
+
+
+def turned(root: Path, ending: str = "jpg") -> Path:
+    """A picture that is stored on its side, and shown 8 x 16 with a bright upper half."""
+    image = pytest.importorskip("PIL.Image", reason="image files need Pillow")
+    pixels = numpy.zeros((16, 8, 3), numpy.uint8)
+    pixels[:8] = 200
+    exif = image.Exif()
+    exif[0x0112] = 6  # "turn by 90 degrees clockwise to show"
+    root.mkdir(parents=True, exist_ok=True)
+    image.fromarray(pixels).rotate(90, expand=True).save(root / f"a.{ending}", exif=exif)
+    return root / f"a.{ending}"
+
+
+def upright(pixels: Any) -> None:
+    assert pixels.shape[-3:] == (3, 16, 8)
+    assert pixels[..., :6, :].min() > 150 and pixels[..., 10:, :].max() < 50
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tiff"])
+def test_pictures_are_read_upright(images: ModuleType, tmp_path: Path, ending: str) -> None:
+    for kind in ("cat", "dog"):
+        turned(tmp_path / kind, ending)
+    data, _ = images.read_channel(tmp_path, "train")
+    assert data.shape == (3, 16, 8)
+    upright(data.pixels([0]))
+
+
+def test_pictures_of_shards_and_records_are_read_upright(images: ModuleType, module: Module, tmp_path: Path) -> None:
+    sample = {"__key__": "0", "jpg": turned(tmp_path).read_bytes(), "cls": 3}
+    shards, listed = module("_shards"), module("_listed")
+    with shards.image_of(sample) as image:
+        assert image.size == (8, 16)
+    upright(shards.Decode({"3": 0}, (3, 16, 8), False)(sample)[0])
+
+    content = listed._HEADER.pack(0, 1.0, 0, 0) + sample["jpg"]
+    head = (0xCED7230A).to_bytes(4, "little") + len(content).to_bytes(4, "little")
+    records = [head + content.replace(listed._HEADER.pack(0, 1.0, 0, 0), listed._HEADER.pack(0, label, 0, 0))
+               + b"\0" * (-len(content) % 4) for label in (0.0, 1.0)]  # fmt: skip
+    (tmp_path / "a.rec").write_bytes(b"".join(records))
+    data, _ = listed.read_records([tmp_path / "a.rec"], "train", None, None, None, None)
+    upright(data.pixels([0, 1]))
+
+
+def test_damaged_exif_turns_nothing(images: ModuleType, tmp_path: Path) -> None:
+    path = turned(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"Exif\0\0", b"Exif\0\0\xff\xff\xff\xff", 1))
+    with images.opened(path) as image:
+        assert image.size == (16, 8)
+
+
+def test_boxes_and_masks_are_of_the_picture_as_it_is_shown(module: Module, problem: type[Exception], tmp_path: Path) -> None:
+    boxes, masks = module("_boxes"), module("_masks")
+    image = pytest.importorskip("PIL.Image", reason="image files need Pillow")
+    size = (32, 64)
+    exif = image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "pictures").mkdir()
+    image.new("RGB", size[::-1]).save(tmp_path / "pictures" / "a.jpg", exif=exif)
+    (tmp_path / "boxes").mkdir()
+
+    def told(width: int, height: int) -> Any:
+        content = {
+            "images": [{"id": 1, "file_name": "a.jpg", "width": width, "height": height}],
+            "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 32, 32, 32]}],
+            "categories": [{"id": 1, "name": "cat"}],
+        }
+        (tmp_path / "boxes" / "a.json").write_text(module("json").dumps(content))
+        return boxes.read_channel(str(tmp_path / "pictures"), str(tmp_path / "boxes"), "train", None, None, None)[0]
+
+    assert told(*size).marks[0].boxes.tolist() == [[0.5, 0.75, 1.0, 0.5]] == told(0, 0).marks[0].boxes.tolist()
+    with pytest.raises(problem, match=r"a.jpg is 32 x 64, shown upright, but 64 x 32 in train_annotation"):
+        told(*size[::-1])
+    (tmp_path / "masks").mkdir()
+    image.fromarray(numpy.eye(64, 32, dtype=numpy.uint8)).save(tmp_path / "masks" / "a.png")
+    data, count, _ = masks.read_channel(str(tmp_path / "pictures"), str(tmp_path / "masks"), "train", None, None, None)
+    assert (data.shape, count) == ((3, 64, 32), 2)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_white_and_not_what_is_behind(images: ModuleType, tmp_path: Path, mode: str) -> None:
+    image = pytest.importorskip("PIL.Image", reason="image files need Pillow")
+    picture = image.new("RGBA", (8, 8), (0, 0, 0, 0))
+    picture.paste((100, 100, 100, 255), (0, 0, 8, 4))
+    for kind in ("cat", "dog"):
+        (tmp_path / kind).mkdir()
+        made = picture.quantize(4) if mode == "P" else picture.convert(mode)
+        made.save(tmp_path / kind / "a.png")
+    data, _ = images.read_channel(tmp_path, "train")
+    pixels = data.pixels([0])[0]
+    assert data.shape[0] == (1 if mode == "LA" else 3)
+    assert (pixels[:, 4:] == 255).all() and (pixels[:, :4] - 100.0).abs().max() < 3
+
+
+def test_files_of_a_system_are_no_pictures_and_others_are_named(
+    images: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write_images(tmp_path / "data")
+    for name in ("__MACOSX/cat/._0.png", "cat/.ipynb_checkpoints/0-checkpoint.png", "@eaDir/0.png", "cat/Thumbs.db"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"\0\5\x16\7")
+    assert (len(images.read_channel(root, "train")[0]), capsys.readouterr().err) == (6, "")
+
+    for name in ("cat/7.heic", "cat/8.HEIC", "dog/9.avif", "dog/readme"):
+        (root / name).write_bytes(b"\0")
+    assert len(images.read_channel(root, "the channel train")[0]) == 6
+    said = capsys.readouterr().err
+    assert (
+        f"note: the channel train {root}: files left out, by ending: 1 (none), 1 .avif, 2 .heic; what is read: .png" in said
+    )

@@ -141,3 +141,36 @@ def test_what_is_wrong_with_boxes_is_said(
     with pytest.raises(program.Problem, match=message):
         started_here(PROGRAM, *SMALL)
     assert not (boxes / "model").exists()
+
+
+def test_boxes_without_a_size_are_left_out_and_counted(
+    program: ModuleType, boxes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read() -> Any:
+        return program._boxes.read_channel(str(boxes / "train"), str(boxes / "train_annotation"), "train", None, None, None)
+
+    total = sum(len(one.classes) for one in read()[0].marks)
+    change(["annotations", 2, "bbox"], [3, 3, 0, 5])(boxes)
+    change(["annotations", 3, "bbox"], [3, 3, 5, 0.0])(boxes)
+    assert sum(len(one.classes) for one in read()[0].marks) == total - 2
+    assert f"train_annotation: 2 of {total} boxes have no width or no height, and are left out" in capsys.readouterr().err
+    for at in range(total):
+        change(["annotations", at, "bbox"], [3, 3, 0, 5])(boxes)
+    with pytest.raises(program.Problem, match=f"{total} of {total} boxes have no width or no height: is a box left, top"):
+        read()
+
+
+@pytest.mark.parametrize("path", ["./{}", "images/{}", "images\\{}", "data/train/../train/{}"])
+def test_pictures_are_found_as_other_tools_write_their_paths(program: ModuleType, boxes: Path, path: str) -> None:
+    def read() -> Any:
+        return program._boxes.read_channel(str(boxes / "train"), str(boxes / "train_annotation"), "train", None, None, None)
+
+    before = read()
+    content = json.loads((boxes / FILE).read_text())
+    for one in content["images"]:
+        one["file_name"] = path.format(one["file_name"])
+    (boxes / FILE).write_text(json.dumps(content))
+    assert (read()[2], read()[0].paths) == (before[2], before[0].paths)
+    change(["images", 1, "file_name"], content["images"][0]["file_name"].replace("0000", "elsewhere/0000"))(boxes)
+    with pytest.raises(program.Problem, match="two pictures of the annotations are one file of the channel"):
+        read()

@@ -90,3 +90,57 @@ def test_labels_that_train_has_not_are_named(program: ModuleType, train: Train, 
     channel(tmp_path / "train", FORMS["bare.csv"])
     with pytest.raises(program.Problem, match="the channel test: text 2 has the label 'ugly', which train has not"):
         train(test=channel(tmp_path / "test", "good,x\nugly,y\n"))
+
+
+BOTH = {"good": "nice film", "bad": "dull film"}
+PLAIN = [(f"{text} number {n}", label) for n in range(9) for label, text in BOTH.items()]
+
+
+@pytest.mark.parametrize(
+    ("first", "label_first", "noted"),
+    [
+        ("review,sentiment", False, "'review' and 'sentiment', its first line"),
+        ("sentence,label", False, "'sentence' and 'label', its first line"),
+        ("Sentiment,Tweet text", True, "'Tweet text' and 'Sentiment', its first line"),
+        ("good,a film that one sees twice", True, ""),
+        ("a film that one sees twice,good", False, "its columns 1 and 2"),
+    ],
+)
+def test_a_first_line_of_csv_is_judged_by_what_is_below(
+    module: Any, tmp_path: Path, first: str, label_first: bool, noted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{label},{text}" if label_first else f"{text},{label}" for text, label in PLAIN]
+    read = module("_labelled").load(str(channel(tmp_path / "x", "\n".join([first, *rows]) + "\n")), "x", "", "")
+
+    assert [(row.text, *row.labels) for row in read][-len(PLAIN) :] == PLAIN
+    assert len(read) == len(PLAIN) + ("film" in first) and {row.labels[0] for row in read} == {"good", "bad"}
+    said = capsys.readouterr().err
+    assert noted in said and bool(noted) == bool(said)
+
+
+@pytest.mark.parametrize("first", ["review,sentiment", "Sentence,label"])
+def test_texts_that_come_again_are_no_labels(module: Any, tmp_path: Path, first: str) -> None:
+    content = f"{first}\n" + "".join(f"{text},{label}\n" for text, label in GOOD)
+    read = module("_labelled").load(str(channel(tmp_path / "x", content)), "x", "", "")
+    assert [(row.text, *row.labels) for row in read] == GOOD
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt"])
+def test_about_as_many_classes_as_texts_are_refused(name: str, program: ModuleType, train: Train, tmp_path: Path) -> None:
+    rows = [(f"word{n}", f"a text of {n} words") for n in range(20)]
+    forms = {
+        "a.csv": "label,text\n" + "".join(f"{label},{text}\n" for label, text in rows),
+        "a.jsonl": "".join(json.dumps({"text": text, "label": label}) + "\n" for label, text in rows),
+        "a.txt": "".join(f"__label__{label} {text}\n" for label, text in rows),
+    }
+    channel(tmp_path / "train", forms[name], name)
+    with pytest.raises(program.Problem, match=r"has 20 classes of 20 texts \('word0', 'word1' \.\.\.\): label_column names"):
+        train()
+
+
+@pytest.mark.parametrize(("name", "head"), [("_labelled", "label,text,label"), ("_pairs", "anchor,positive,anchor")])
+def test_a_name_that_is_twice_in_a_header_is_refused(module: Any, tmp_path: Path, name: str, head: str) -> None:
+    with pytest.raises(module("_common").Problem, match=r"two columns have the name '(label|anchor)' in the header"):
+        module(name).load(
+            str(channel(tmp_path / "x", f"{head}\na,b,c\nb,c,d\n")), "x", *["", ""][: 2 * (name == "_labelled")]
+        )
