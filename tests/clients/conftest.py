@@ -27,6 +27,7 @@ from support.free_ports import free_ports
 from support.image_fixtures import base_image, container, cpu_image, docker, network  # noqa: F401 (fixtures)
 from support.runner_project import project  # noqa: F401 (fixture)
 
+NETWORK = "sagemaker-local"  # both SDKs' name for the network of their containers
 COMPOSED = '{{.ID}} {{.Label "com.docker.compose.project.working_dir"}}'
 
 
@@ -35,19 +36,49 @@ def clients_folder(docker: str) -> Iterator[Path]:  # noqa: F811
     """Where the clients of this worker work: outside of /root, which the SDKs refuse.
 
     Containers that compose has left behind, which it does after every job, are removed with it; the network of all SDKs goes
-    with the last one that may use it.
+    with the last one that may use it. It is made here, once: two SDKs that look for it at the same time each make one, and
+    from then on Docker refuses both ("ambiguous").
     """
     with open(shutil.which("docker") or os.devnull, "rb") as users:  # a file that all checkouts have in common
-        fcntl.flock(users, fcntl.LOCK_SH)
+        with _alone():
+            fcntl.flock(users, fcntl.LOCK_SH)
+            _make_network()
         folder = Path(tempfile.mkdtemp(prefix="trainshed-test-clients-"))
         try:
             yield folder
         finally:
             _remove_containers(folder)
             shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(BlockingIOError):
+            with _alone(), contextlib.suppress(BlockingIOError):
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                docker_cli("network", "rm", "sagemaker-local", check=False)
+                docker_cli("network", "rm", *_networks(), check=False)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Held while the SDKs' network is made or removed, by one process of this machine at a time."""
+    with open(Path(tempfile.gettempdir()) / "trainshed-test-clients-network.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _networks(label: str = "") -> list[str]:
+    """Docker's numbers of the networks with the SDKs' name, of those with `label` if one is given."""
+    only = ["--filter", f"label={label}"] if label else []
+    return docker_cli("network", "ls", "--no-trunc", "--quiet", "--filter", f"name=^{NETWORK}$", *only).stdout.split()
+
+
+def _make_network() -> None:
+    """See to it that Docker has the SDKs' network once, with the label by which compose knows its own.
+
+    A killed session may have left two, or one of somebody else, which nobody can use.
+    """
+    label = f"com.docker.compose.network={NETWORK}"
+    made = _networks()
+    if len(made) != 1 or _networks(label) != made:
+        if made:
+            docker_cli("network", "rm", *made)
+        docker_cli("network", "create", "--label", label, NETWORK)
 
 
 @pytest.fixture(scope="session")
