@@ -284,7 +284,7 @@ def test_model_parallel_of_torch_hands_its_parameters_to_torchs_ranks(fit: Fit, 
 def test_model_parallel_of_mpi_hands_its_parameters_to_mpis_ranks(fit: Fit, folder: Path) -> None:
     parameters = {"partitions": 2, "microbatches": 2, "ddp": True}
     answer, out = fit(
-        source=write(folder / "src", train=LOOK),
+        source=write(folder / "src", train="import smdistributed.modelparallel.torch as smp\nsmp.init()\n" + LOOK),
         arguments={
             "distribution": {
                 "mpi": {"enabled": True, "processes_per_host": 2},
