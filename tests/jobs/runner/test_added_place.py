@@ -47,6 +47,25 @@ def napping(project: Project) -> bool:
     return log.exists() and "napping" in log.read_text()
 
 
+def test_python_names_the_place_as_the_command_line_does(project: Project, there: dict[str, str]) -> None:
+    project.write({"train.py": JOB})
+    code = """
+from trainshed import runner
+from trainshed.base.errors import TrainshedError
+try:
+    runner.run(program="train.py", on="nohup_queeu")
+except TrainshedError as error:
+    print(error)
+done = runner.run(program="train.py", on="nohup_queue", nohup_queue={"nice": 5}, echo=False)
+print(done.status["TrainingJobStatus"], "nice 5" in done.logs())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=project.folder, env=project.environ(**there), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "there is no place 'nohup_queeu' here\nCompleted True\n"
+
+
 def test_a_job_runs_at_an_added_place(project: Project, there: dict[str, str]) -> None:
     project.write({"train.py": JOB, "job.yaml": "program: train.py\nnohup_queue: {nice: 5}\n"})
     done = project.trainshed("run", "job.yaml", "--on", "nohup_queue", **there)

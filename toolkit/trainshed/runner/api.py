@@ -22,7 +22,7 @@ from .control.detached import start
 from .control.operations import clone, public_status, remove, state_of, stop, to_resume
 from .control.parent import with_parent
 from .display.follow import follow, logs_of, tagged
-from .job import read
+from .job import places, read
 from .job.job import Job
 from .job.nodes import Node
 from .state.stored import Stored, every, load, newest
@@ -178,6 +178,7 @@ def run(
     file: str | os.PathLike[str] | Mapping[str, Any] | Job = "",
     /,
     *,
+    on: str = places.HERE.name,
     wait: bool = True,
     echo: bool = True,
     check: bool = True,
@@ -186,6 +187,7 @@ def run(
     """Runs a job: `make_job`'s arguments, or a `Job`.
 
     Args:
+        on: the place where it runs: here, slurm, ray, ssh, kubernetes, or one that a package adds.
         wait: return when it is over; else as soon as it has its folder.
         echo: print what it prints, while waiting.
         check: raise JobFailed if it fails, while waiting.
@@ -194,8 +196,9 @@ def run(
         JobError, TrainshedError: it could not be started.
         JobFailed: it failed.
     """
+    place = places.find(on)
     made = replace(file, **fields) if isinstance(file, Job) else make_job(file, **fields)
-    training = Training(start(with_parent(made, os.environ), os.environ, quiet=not echo))
+    training = Training(start(with_parent(made, os.environ), os.environ, quiet=not echo, on=place.name))
     return training.wait(echo=echo, check=check) if wait else training
 
 
