@@ -1,3 +1,23 @@
-"""trainshed turns any container image into a training image. See README.md and docs/."""
+"""trainshed turns any container image into a training image. See README.md and docs/.
+
+    import trainshed
+    done = trainshed.run("train.py", hyperparameters={"epochs": 3})
+    done.status["TrainingJobStatus"], done.metrics, done.model
+
+What is loaded late has its types in __init__.pyi: an import here, even one for types alone, would close a circle.
+"""
 
 __version__ = "0.2.0.dev0"
+__all__ = ["JobFailed", "Training", "find", "make_job", "run", "runs"]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})  # what is loaded late is there for whoever looks, too
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from importlib import import_module  # by name: every module begins with this one, which must need none of them
+
+        return getattr(import_module("trainshed.runner"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

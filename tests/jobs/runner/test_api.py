@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import trainshed
 from support import runner_scripts as scripts
 from support.runner_project import LIMIT, TOOLKIT, Project, wait_until
 from trainshed import runner
@@ -49,6 +50,16 @@ def test_a_job_file_and_fields_on_top_of_it(folder: Path) -> None:
     assert isinstance(made, Job)
     assert {name: str(value) for name, value in made.hyperparameters.items()} == {"until": "2", "lr": "1.10"}
     assert made.name == "mine"
+
+
+def test_a_program_is_named_as_on_the_command_line(folder: Path) -> None:
+    made = trainshed.make_job("count.py", hyperparameters={"until": 1})
+    assert (made.name, made.program) == ("count", "count.py")
+    done = trainshed.run("count.py", hyperparameters={"until": 1}, echo=False)
+    assert done.metrics == {"loss": 1.0}
+    assert [one.name for one in trainshed.runs()] == [done.name] == [trainshed.find().name]
+    with pytest.raises(trainshed.JobFailed, match="KeyError: 'no'"):
+        trainshed.run("bad.py", echo=False)
 
 
 def test_everything_wrong_with_a_job_is_raised_at_once(folder: Path) -> None:

@@ -30,17 +30,14 @@ def test_public_functions_stay_functions_when_rooms_are_imported() -> None:
         assert callable(runner.run) and callable(runner.find) and callable(runner.runs) and callable(runner.make_job)
 
 
-def test_a_script_in_the_place_of_a_job_file_is_told_with_what_to_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_word_is_a_job_file_or_a_program_as_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    notebook = '{"cells": []}'
-    for name, text in (("train.py", "import sys\n\nprint(1)\n"), ("run.sh", "#!/bin/sh\n"), ("nb.ipynb", notebook)):
+    for name, text in (("train.py", "import sys\n\nprint(1)\n"), ("run.sh", "#!/bin/sh\n")):
         Path(name).write_text(text)
-        with pytest.raises(JobError) as caught:
-            runner.make_job(name)
-        (problem,) = caught.value.problems
-        assert problem.line().startswith(f"{name}: is a script, not a job file")
-        assert f'run(program="{name}")' in problem.line() and "YAML" not in problem.line()
-    with pytest.raises(JobError, match=r"jupyter nbconvert --to script nb\.ipynb"):
-        runner.make_job(program="nb.ipynb")
+        assert runner.make_job(name).program == name
+    Path("job.yaml").write_text("program: train.py\n")
+    assert runner.make_job("job.yaml").program == "train.py"
+    Path("nb.ipynb").write_text('{"cells": []}')
+    for ask in (lambda: runner.make_job("nb.ipynb"), lambda: runner.make_job(program="nb.ipynb")):
+        with pytest.raises(JobError, match=r"jupyter nbconvert --to script nb\.ipynb"):
+            ask()

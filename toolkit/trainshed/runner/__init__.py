@@ -5,8 +5,8 @@
 
 In Python, notebooks included:
 
-    from trainshed import runner
-    done = runner.run("job.yaml", hyperparameters={"epochs": 3})
+    import trainshed
+    done = trainshed.run("job.yaml", hyperparameters={"epochs": 3})
     done.status["TrainingJobStatus"], done.metrics, done.model
 
 Standard dataclasses are fine here: unlike `train`, the runner starts once for a person and not on every node.

@@ -25,6 +25,7 @@ from .display.follow import follow, logs_of, tagged
 from .job import places, read
 from .job.job import Job
 from .job.nodes import Node
+from .job.request import is_job_file, read_file
 from .state.stored import Stored, every, load, newest
 from .state.stored import find as find_stored
 
@@ -145,7 +146,9 @@ class Training:
 
 
 def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields: Any) -> Job:
-    """A job from a job file (or a CreateTrainingJob request), from a mapping of its fields, or from fields alone.
+    """A job from a job file (or a CreateTrainingJob request), a program, a mapping of its fields, or from fields alone.
+
+    A word is what `trainshed run` takes it for: a file that ends in .yaml, .yml or .json is a job file, all else a program.
 
     Fields have the names of the job file and win over it; mappings (hyperparameters, channels, environment ...) are merged.
     Relative paths start at the job file, those of fields at the working directory.
@@ -156,21 +159,19 @@ def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields:
     problems: list[Problem] = []
     values: dict[str, Node] = {}
     extra: dict[str, Any] = {}
-    name = ""
+    origin, name = "job", ""
     if isinstance(file, Mapping):
         values = dict(_node(dict(file)).value)
-    elif file:
-        from .job.request import read_file
-
-        path = os.fspath(file)
-        name = os.path.splitext(os.path.basename(path))[0]
+    elif file and is_job_file(path := os.fspath(file)):
+        origin, name = path, os.path.splitext(os.path.basename(path))[0]
         values, extra = read_file(path, problems)
+    elif file:
+        values["program"] = _node(path)
     for field, value in fields.items():
         node, present = _node(value), values.get(field)
         if isinstance(node.value, dict) and present is not None and isinstance(present.value, dict):
             node = Node({**present.value, **node.value}, node.where, node.folder)
         values[field] = node
-    origin = os.fspath(file) if not isinstance(file, Mapping) and file else "job"
     return replace(read.read(values, os.environ, origin, name, problems), **extra)
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.properties import given, st
 from trainshed.base.errors import MOST_TOLD, JobError, Problem
 from trainshed.runner.job.nodes import Node
-from trainshed.runner.job.yamlfile import parse
+from trainshed.runner.job.yamlfile import parse, read_nodes
 
 
 def read(text: str) -> tuple[Node | None, list[str]]:
@@ -34,6 +34,13 @@ def test_a_number_keeps_its_spelling(text: str) -> None:
 @pytest.mark.parametrize("text", ["007", "+1", "-0"])
 def test_a_whole_number_that_json_would_write_otherwise_is_its_text(text: str) -> None:
     assert value_of(text) == text
+
+
+@pytest.mark.parametrize("name", ["train.py", "run.sh", "nb.ipynb"])
+def test_a_script_in_the_place_of_a_file_is_told_where_it_belongs(name: str) -> None:
+    problems: list[Problem] = []
+    assert read_nodes(name, problems) is None
+    assert problems[0].line().startswith(f"{name}: is a script") and f"program: {name}" in problems[0].line()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     Groups = dict[str, argparse._ArgumentGroup]
 
-_ENDINGS = (".yaml", ".yml", ".json")
 _GROUPS = {"job": "the job", "place": "where it runs", "course": "how it goes"}
 
 
@@ -66,13 +65,13 @@ def job_of(options: argparse.Namespace, environ: Mapping[str, str]) -> Job:
         JobError: something is wrong in the job file or the flags; holds every problem.
     """
     from .read import read  # after `--help`
-    from .request import read_file
+    from .request import is_job_file, read_file
 
     problems: list[Problem] = []
     values: dict[str, Node] = {}
     origin, name = "trainshed run", ""
     extra: dict[str, Any] = {}
-    if options.what.endswith(_ENDINGS):
+    if is_job_file(options.what):
         origin = options.what
         name = os.path.splitext(os.path.basename(options.what))[0]
         values, extra = read_file(options.what, problems)

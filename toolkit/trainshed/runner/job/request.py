@@ -74,6 +74,11 @@ _GROUP = {"InstanceGroupName": "", "InstanceType": "instance_type", "InstanceCou
 _OTHER_MEANING = ("hyperparameters", "channels", "instance_groups", "spot", "spot.max_wait_seconds", "checkpoints.folder")
 
 
+def is_job_file(word: str) -> bool:
+    """Whether a word that names what runs is a job file; another one is a program."""
+    return word.endswith((".yaml", ".yml", ".json"))
+
+
 def read_file(path: str, problems: list[Problem]) -> tuple[dict[str, Node], dict[str, Any]]:
     """(fields, further fields of `Job` by name) of a job file, or of a request as a job file.
 

@@ -30,8 +30,8 @@ def read_nodes(path: str, problems: list[Problem]) -> Node | None:
     shown = os.path.relpath(path) if not os.path.relpath(path).startswith("..") else path
     if path.endswith((".py", ".sh", ".ipynb")):  # a notebook would even be read: JSON is YAML
         name = os.path.basename(path)
-        how = f'name it as the program: run(program="{name}") in Python, `program: {name}` in a job file'
-        problems.append(Problem(shown, "is a script, not a job file", suggestion=how))
+        how = f"name it as the program of a job file: `program: {name}`"
+        problems.append(Problem(shown, "is a script, not a file of YAML or JSON", suggestion=how))
         return None
     try:
         with open(path, "rb") as file:
