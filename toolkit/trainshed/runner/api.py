@@ -10,7 +10,7 @@ A job runs in a separate process. So it works in notebooks and in threads, and i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,8 @@ from .job.nodes import Node
 from .job.request import is_job_file, read_file
 from .state.stored import Stored, every, load, newest
 from .state.stored import find as find_stored
+
+What = str | os.PathLike[str] | Mapping[str, Any] | Callable[..., Any]
 
 
 class JobFailed(TrainshedError):
@@ -145,10 +147,11 @@ class Training:
         return f"<Training {self.name}: {' '.join(filter(None, state_of(self._load(), os.environ)))}>"
 
 
-def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields: Any) -> Job:
+def make_job(file: What = "", /, **fields: Any) -> Job:
     """A job from a job file (or a CreateTrainingJob request), a program, a mapping of its fields, or from fields alone.
 
     A word is what `trainshed run` takes it for: a file that ends in .yaml, .yml or .json is a job file, all else a program.
+    A function is called by each rank with the hyperparameters as its arguments; what it returns is not kept.
 
     Fields have the names of the job file and win over it; mappings (hyperparameters, channels, environment ...) are merged.
     Relative paths start at the job file, those of fields at the working directory.
@@ -162,6 +165,10 @@ def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields:
     origin, name = "job", ""
     if isinstance(file, Mapping):
         values = dict(_node(dict(file)).value)
+    elif callable(file):
+        from .files.function_program import as_program
+
+        values["program"] = _node(as_program(file, fields.get("hyperparameters", {}), os.environ))
     elif file and is_job_file(path := os.fspath(file)):
         origin, name = path, os.path.splitext(os.path.basename(path))[0]
         values, extra = read_file(path, problems)
@@ -176,7 +183,7 @@ def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields:
 
 
 def run(
-    file: str | os.PathLike[str] | Mapping[str, Any] | Job = "",
+    file: What | Job = "",
     /,
     *,
     on: str = places.HERE.name,
