@@ -30,7 +30,7 @@ _THEIRS = "sm_"
 
 
 def check_hyperparameters(algorithm: Algorithm, given: Mapping[str, Any], file: str) -> list[Problem]:
-    """What is wrong with a job's hyperparameters.
+    """Lists what is wrong with a job's hyperparameters.
 
     Args:
         given: name -> value; a null or empty value means the default. `-` in a name is `_`.
@@ -59,7 +59,7 @@ def check_hyperparameters(algorithm: Algorithm, given: Mapping[str, Any], file: 
 def check_channels(
     algorithm: Algorithm, given: Mapping[str, Given], hyperparameters: Mapping[str, Any], file: str
 ) -> list[Problem]:
-    """What is wrong with a job's channels."""
+    """Lists what is wrong with a job's channels."""
     if not algorithm.channels:
         return []
     problems = []

@@ -30,7 +30,7 @@ CHECK_SECONDS = 0.25  # the usual least time between two comparisons of several 
 
 
 class Agreed(Record):
-    """What holds for all ranks after a step.
+    """A decision that holds for all ranks after a step.
 
     stop: a notice wants the training to end here.
     save: a notice wants a checkpoint, and the training to go on.
@@ -63,7 +63,7 @@ class Agreement:
         self._next_check = 0
 
     def due(self, step: int) -> bool:
-        """Whether the ranks compare after this step; the answer is the same on all of them."""
+        """Returns whether the ranks compare after this step; the answer is the same on all of them."""
         return step >= self._next_check
 
     def agree(self, step: int, step_seconds: float, values: Sequence[float]) -> Agreed:

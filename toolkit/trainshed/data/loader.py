@@ -32,7 +32,7 @@ _SCATTERED_SAMPLES = 16  # of a block of records that are files of their own
 
 
 class Source(Protocol):
-    """What is loaded: `dataset.Files`."""
+    """The data to load: `dataset.Files`."""
 
     name: str
 
@@ -127,7 +127,7 @@ class Loader:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop is, for `load_state_dict` of a loader on any rank of a job of any size."""
+        """The place of the loop, for `load_state_dict` of a loader on any rank of a job of any size."""
         return {
             "version": _STATE,
             "epoch": self.epoch,

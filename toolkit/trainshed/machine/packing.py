@@ -54,7 +54,7 @@ class Entry(Record):
 
 
 class Packed(Record):
-    """What went into an archive.
+    """The content of a packed archive.
 
     Attributes:
         files: files and links in it. size: their bytes before compression.

@@ -74,7 +74,7 @@ def ask(folder: str, request: Request) -> None:
 
 
 def asked(folder: str) -> Request | None:
-    """What is asked; None where nothing is, or nothing that can be read."""
+    """Reads what is asked; None where nothing is, or nothing that can be read."""
     fields = read_object(f"{folder}/{REQUEST}", _MOST_BYTES)
     try:
         request = Request(int(fields["Id"]), int(fields["Steps"]), int(fields["Rank"]), float(fields["Until"]))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Counted(Record):
-    """What a scheduler says: how many hosts, which one this is, the first one's address, names where it knows them."""
+    """Facts that a scheduler gives: how many hosts, which one this is, the first one's address, names if it knows them."""
 
     scheduler: str
     count: int

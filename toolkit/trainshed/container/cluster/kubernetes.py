@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
-    """Whether a pod's variables are there."""
+    """Names a pod's variables that are set, "" for none."""
     if environ.get("PET_NODE_RANK") and environ.get("PET_NNODES"):
         return "PET_NNODES and PET_NODE_RANK are set (Kubeflow)"
     if not environ.get("KUBERNETES_SERVICE_HOST"):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
-    """Whether Open MPI's variables are there."""
+    """Names Open MPI's variable where it is set, else ""."""
     return "OMPI_COMM_WORLD_SIZE is set (Open MPI)" if environ.get("OMPI_COMM_WORLD_SIZE") else ""
 
 

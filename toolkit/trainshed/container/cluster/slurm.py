@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
-    """Whether this is a task of a job step (and not a batch script, which runs on one node only)."""
+    """Names the step of Slurm that this is a task of, "" for none. (A batch script runs on one node only.)"""
     if environ.get("SLURM_STEP_ID", "").isdigit() and environ.get("SLURM_NODEID") and environ.get("SLURM_STEP_NODELIST"):
         return f"this is step {environ.get('SLURM_JOB_ID')}.{environ['SLURM_STEP_ID']} of Slurm"
     return ""

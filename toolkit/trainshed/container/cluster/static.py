@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
-    """Whether the variables are set."""
+    """Names the variables that are set, "" for none."""
     if environ.get(HOSTS):
         return f"{HOSTS} lists the hosts"
     if environ.get("NNODES") and environ.get("NODE_RANK"):

@@ -56,7 +56,7 @@ _CLOCK = struct.Struct("!d")
 
 
 class Pair(Record):
-    """What one host measured of another. Times in seconds; `problem` says why there is no measurement."""
+    """One host's measurements of another. Times in seconds; `problem` says why there is no measurement."""
 
     one: str
     other: str
@@ -173,7 +173,7 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
 
 def facts(code_folder: str) -> dict[str, str]:
-    """What must be equal on all hosts."""
+    """Facts that must be equal on all hosts."""
     packages = sorted({name for folder in sys.path for name in _names(folder) if name.endswith(".dist-info")})
     found = {
         "trainshed": trainshed.__version__,
@@ -226,7 +226,7 @@ class Meeting:
         part.listen("doctor", self.heard)
 
     def mine(self) -> dict[str, Any]:
-        """What this host tells host 0 about itself."""
+        """Facts that this host tells host 0 about itself."""
         names = [host for host in self.cluster.hosts if not resolves(host)] if self.cluster.scheduler == "sagemaker" else []
         return {"facts": facts(self.job.paths.code), "port": self.server.port, "unresolved": names}
 

@@ -34,7 +34,7 @@ class Contribution:
         }
 
     def ready(self) -> bool:
-        """Whether all ranks were looked at, and the flight recorders have written or had the time to."""
+        """Returns whether all ranks were looked at, and the flight recorders have written or had the time to."""
         if self.samples is None:
             return False
         if time.time() - self._asked > DUMP_SECONDS:

@@ -66,7 +66,7 @@ class Gatherer:
             self._reported = False
 
     def all_stand_still(self) -> bool:
-        """Whether no rank of any host moves, which has not been reported or asked about yet."""
+        """Returns whether no rank of any host moves, which has not been reported or asked about yet."""
         if not self._still or self._reported or self.request is not None:
             return False
         running = self._roster.running()

@@ -22,7 +22,7 @@ LONGEST_PART = 200_000  # characters of one host's stacks; a message between hos
 
 
 class Part(Record):
-    """What one host contributes.
+    """The part of a report that one host contributes.
 
     ranks: what each of its ranks is doing.
     text: their stacks.

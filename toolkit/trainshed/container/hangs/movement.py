@@ -1,4 +1,4 @@
-"""What the kernel says of a rank: its processes, the CPU time they have used, the bytes they have read and written.
+"""The kernel's facts about a rank: its processes, the CPU time they have used, the bytes they have read and written.
 
 psutil reads what it can, and is imported only when ranks are looked at. By hand remain the memory map (psutil would read
 `smaps`, for which the kernel walks all pages) and the kernel function in which a process waits (psutil has none).
@@ -42,7 +42,7 @@ class Rank(Record):
 
 
 class Reading(Record):
-    """What a rank had used up to a moment.
+    """The resources that a rank had used up to a moment.
 
     at: the moment, in seconds.
     own_cpu, other_cpu: seconds of CPU time of its process, and of all its descendants.
@@ -106,7 +106,7 @@ def read(rank: Rank, now: float) -> Reading:
 
 
 def moved(before: Reading, after: Reading, *, in_place: bool, waiting: bool) -> bool:
-    """Whether a rank did anything between two looks, or would have if a CPU had been free for it.
+    """Returns whether a rank did anything between two looks, or would have if a CPU had been free for it.
 
     Args:
         in_place: whether it was at the same line both times; False for a program without Python stacks.
@@ -124,7 +124,7 @@ def moved(before: Reading, after: Reading, *, in_place: bool, waiting: bool) -> 
 
 
 def describe(pid: int) -> str:
-    """What the kernel says a process is doing, for one that shows no Python stack."""
+    """Reads from the kernel what a process is doing, for one that shows no Python stack."""
     import psutil
 
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Sample(Record):
-    """What one look has shown of one rank.
+    """One look at one rank.
 
     text: the stacks of all its processes, for the report.
     place: the same without what differs between two looks at a process that stands still.
@@ -50,7 +50,7 @@ class Look:
                     self.asked.append((rank, read(rank, clock()), ask(list(rank.pids))))
 
     def done(self) -> bool:
-        """Whether all ranks have answered, or had the time to."""
+        """Returns whether all ranks have answered, or had the time to."""
         # A list, so that `whole` is called for all of them: each notes by that when its answer stopped growing.
         return all([asked.whole() for _, _, answers in self.asked for asked in answers]) or self.clock() > self.until
 
@@ -80,7 +80,7 @@ class Look:
 
 
 def anything_moved(before: list[Sample], after: list[Sample]) -> bool:
-    """Whether any rank of this host moved between two looks; `movement.moved` says what counts."""
+    """Returns whether any rank of this host moved between two looks; `movement.moved` says what counts."""
     earlier = {(sample.where.rank, sample.reading.pids[0] if sample.reading else 0): sample for sample in before}
     for sample in after:
         old = earlier.get((sample.where.rank, sample.reading.pids[0] if sample.reading else 0))

@@ -46,7 +46,7 @@ class Asked:
         self.since = time.monotonic()  # when the file last grew
 
     def whole(self) -> bool:
-        """Whether the answer is complete, or none will come."""
+        """Returns whether the answer is complete, or none will come."""
         now = time.monotonic()
         try:
             size = os.stat(self.path).st_size

@@ -31,7 +31,7 @@ MISSING = 3  # exit status: some files have not been uploaded
 
 
 class Uploader:
-    """What has been uploaded of a folder, and in which state."""
+    """Keeps track of what has been uploaded of a folder, and in which state."""
 
     def __init__(self, folder: str, uri: str, put: Put, say: Callable[[str], None]) -> None:
         self.folder = folder

@@ -49,7 +49,7 @@ class Interruption(Record):
 
     @property
     def plain_stop(self) -> bool:
-        """Whether there was only a stop signal, so that nothing says that the job is to be resumed."""
+        """Tells whether there was only a stop signal, so that nothing says that the job is to be resumed."""
         return self.step is None and not self.announced
 
     def line(self) -> str:

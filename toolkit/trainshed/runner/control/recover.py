@@ -50,7 +50,7 @@ def engine_of(run: Stored, environ: Mapping[str, str]) -> Engine | None:
 
 
 def still_running(run: Stored, environ: Mapping[str, str]) -> list[str]:
-    """What of a run goes on although its runner is dead: hosts' names, and processes. Raises EngineError as `engine_of`."""
+    """Finds what of a run goes on although its runner is dead: hosts' names, processes. Raises EngineError."""
     if not run.id:
         return []
     engine = engine_of(run, environ)
@@ -110,7 +110,7 @@ def _verdict(run: Stored, ends: list[HostEnd], judged: Verdict | None) -> Verdic
 
 
 def was_lost(run: Stored) -> bool:
-    """Whether a run that has ended did so because its runner was killed: `settle` has written that."""
+    """Returns whether a run that has ended did so because its runner was killed: `settle` has written that."""
     last = (run.status.get("SecondaryStatusTransitions") or [{}])[-1]
     return run.ended and run.said[0] != "Completed" and _LOST in str(last.get("StatusMessage"))
 

@@ -66,7 +66,7 @@ _CHANNEL = re.compile(r"SM_CHANNEL_([A-Z0-9_]+)")
 
 @dataclass
 class Found:
-    """What a script reveals: hyperparameters with their defaults, channels, whether it is distributed."""
+    """Findings in a script: hyperparameters with their defaults, channels, whether it is distributed."""
 
     hyperparameters: dict[str, object] = field(default_factory=dict)
     channels: list[str] = field(default_factory=list)
@@ -112,7 +112,7 @@ def write(script: str, *, force: bool = False) -> list[str]:
 
 
 def look(path: str) -> Found:
-    """What the script's source reveals; nothing if it cannot be read."""
+    """Returns what the script's source reveals; nothing if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read(LARGEST)

@@ -73,7 +73,7 @@ def folders_of(stored: Stored) -> list[str]:
 
 
 def measures_steps(job: Job) -> bool:
-    """Whether a job asked for it: by its field, as its hyperparameter, or by asking for a trace of some steps."""
+    """Returns whether a job asked for it: by its field, as its hyperparameter, or by asking for a trace of some steps."""
     if job.profile == "auto" or job.hyperparameters.get("trainshed_profile") == "auto":
         return True
     asked = (job.config.get("profilerconfig.json") or {}).get("ProfilingParameters")
@@ -81,7 +81,7 @@ def measures_steps(job: Job) -> bool:
 
 
 def is_over(stored: Stored) -> bool:
-    """Whether a run has ended since it was read."""
+    """Returns whether a run has ended since it was read."""
     now = load(stored.folder)
     return now.ended or now.lost
 

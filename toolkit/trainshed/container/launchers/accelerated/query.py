@@ -34,7 +34,7 @@ class Answer(Record):
 
 
 def variables_of(file: ConfigFile, launch: Launch) -> Answer:
-    """What `accelerate launch` would set with this file.
+    """The variables that `accelerate launch` would set with this file.
 
     Raises:
         LaunchError: Accelerate is not installed, or refuses the file.

@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def url(self) -> str:
-        """Where it comes from; "" where that is not known any more."""
+        """The URL that it comes from; "" where that is not known any more."""
         try:
             return str(_about(self.path).get("url", ""))
         except (OSError, ValueError):
@@ -82,7 +82,7 @@ class Cache:
         return ""
 
     def keeps(self, item: Item) -> bool:
-        """Whether it is known which content an item is."""
+        """Returns whether it is known which content an item is."""
         return bool(item.etag) and 0 <= item.size <= self.limit
 
     @contextlib.contextmanager
@@ -99,7 +99,7 @@ class Cache:
             os.close(fd)
 
     def has(self, item: Item) -> bool:
-        """Whether it is there, at a glance."""
+        """Returns whether it is there, at a glance."""
         return os.path.exists(f"{self.folder}/{key_of(item)}/{WHOLE}")
 
     def entries(self) -> list[Entry]:
@@ -173,7 +173,7 @@ def key_of(item: Item) -> str:
 
 
 def is_as_it_was(path: str, item: Item) -> bool:
-    """Whether an entry has its file, and nobody has written to it. Small files are read for that."""
+    """Returns whether an entry has its file, and nobody has written to it. Small files are read for that."""
     whole = f"{path}/{WHOLE}"
     try:
         info = os.stat(whole)
@@ -219,7 +219,7 @@ def begin(path: str, item: Item) -> None:
 
 
 def free_bytes(folder: str) -> int:
-    """What the disk has left for this user."""
+    """Returns what the disk has left for this user."""
     return _disk(folder).free
 
 

@@ -44,7 +44,7 @@ class Web:
         self._ranged: dict[str, bool] = {}  # by URL, where it is known
 
     def items(self, url: str, *, manifest: bool) -> list[Item]:
-        """What a URL means, sorted by name: one file; or a manifest's, `[{"prefix": "https://host/folder/"}, "a", "b/c"]`.
+        """Lists what a URL means, by name: one file; or a manifest's, `[{"prefix": "https://host/folder/"}, "a", "b/c"]`.
 
         Raises:
             TrainshedError: it cannot be had, or is no manifest. Passing.
@@ -93,7 +93,7 @@ class Web:
         return data
 
     def at_once(self, item: Item) -> Iterator[bytes] | None:
-        """Where the server gives no ranges."""
+        """Reads all at once, where the server gives no ranges."""
         return None if self._ranged.get(item.url, True) else self._stream(item)
 
     def parts(self, item: Item) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a channel elsewhere is made of, and what a storage has to be able to do."""
+"""The items that a channel elsewhere is made of, and the interface of storages."""
 
 from __future__ import annotations
 

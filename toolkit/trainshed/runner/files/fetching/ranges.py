@@ -25,7 +25,7 @@ class Over(Exception):
 
 
 class Answer:
-    """What a thread will bring."""
+    """The answer that a thread will bring."""
 
     def __init__(self) -> None:
         self._there = threading.Event()

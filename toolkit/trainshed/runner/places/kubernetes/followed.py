@@ -42,7 +42,7 @@ JOB, PODS, EVENTS = "job", "pods", "events"
 
 @dataclass(frozen=True)
 class ClusterJob:
-    """Where the job is: `/apis/batch/v1/namespaces/NAMESPACE/jobs`, its name, and the folder of its results on volumes."""
+    """The place of the job: `/apis/batch/v1/namespaces/NAMESPACE/jobs`, its name, its folder of results on volumes."""
 
     path: str
     name: str

@@ -64,7 +64,7 @@ class NodeLost(RayError):
 
 @dataclass(frozen=True)
 class Order:
-    """What the runner wants.
+    """An order of the runner.
 
     run: that has been placed. secrets: variables with values that were looked up. ready: the folder of ready programs.
     pipes: descriptors of each host's two outputs. control: that of the socket.
@@ -176,7 +176,7 @@ class Driver:
         return [demand.Node(str(one["NodeManagerAddress"]), one["Resources"]) for one in self.ray.nodes() if one["Alive"]]
 
     def judge(self) -> tuple[list[demand.Bundle], str]:
-        """What is asked for, and how it is placed. Raises RayError where the cluster can never have it."""
+        """Returns what is asked for, and how it is placed. Raises RayError where the cluster can never have it."""
         nodes = self.nodes()
         bundles = demand.bundles(self.run.job, nodes, self.options)
         how = demand.strategy(bundles, nodes, self.options)

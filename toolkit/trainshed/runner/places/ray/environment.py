@@ -16,7 +16,7 @@ READY = "entrypoints"  # below the actor's folder: ready programs that the job t
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where hosts meet: address of the first one's node, ports of its ranks and of its `train`; token: what they know each
+    """The meeting point of hosts: address of the first node, ports of its ranks and `train`; token: what they know each
     other by, new for each start."""
 
     address: str

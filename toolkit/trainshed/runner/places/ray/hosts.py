@@ -34,7 +34,7 @@ CLOSE_SECONDS = 20.0  # for the driver to give everything back
 
 
 class Remote:
-    """What stands for a host's process here: the pipes with its lines, and how it ended."""
+    """The object that stands for a host's process here: the pipes with its lines, and how it ended."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -124,7 +124,7 @@ class Link:
 
 
 class Ray(Hosts):
-    """What acts on Ray clusters."""
+    """Runs jobs on Ray clusters."""
 
     def with_flags(self, job: Job, options: Mapping[str, Any]) -> Job:
         """The job with the cluster of `--address`."""
@@ -209,7 +209,7 @@ class RayHosts:
         return self.fetched
 
     def describe(self, run: Run) -> list[tuple[str, str]]:
-        """What Ray would be asked for."""
+        """Says what Ray would be asked for."""
         limits = [self.job.resources_of(self.job.group_of(host.name)) for host in run.hosts]
         rows = []
         for host, wanted in zip(run.hosts, limits, strict=True):

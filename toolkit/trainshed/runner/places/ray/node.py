@@ -139,7 +139,7 @@ class Host:
             raise Trouble(f"{python} cannot run train: {os.read(error, BUFFER).decode(errors='replace').strip()[-500:]}")
 
     def lines(self, seconds: float) -> dict[str, Any]:
-        """What `train` has printed since the last call: `out`, `err`; `code`, its return code, once it is over and all has
+        """Returns what `train` has printed since the last call: `out`, `err`; `code`, its return code, when all lines have
         been passed on. Waits for something to tell, up to so many seconds."""
         told: dict[str, Any] = {"out": b"", "err": b"", "code": None}
         ready = select.select([*self.pipes, self.status], [], [], seconds)[0]

@@ -81,11 +81,11 @@ class SshHost:
 
     @property
     def reached(self) -> bool:
-        """Whether the end is known from the machine itself."""
+        """Tells whether the end is known from the machine itself."""
         return bool(self.end.get("reached", bool(self.end)))
 
     def news(self) -> list[str]:
-        """What the follower has to say to people since the last call."""
+        """Returns what the follower has to say to people since the last call."""
         with suppress(OSError, ValueError):
             while data := self.messages.read(1 << 16):
                 self.pending += data
@@ -190,7 +190,7 @@ class Machines:
                            hint=f"`docker save {image} | ssh {machine.name} docker load` brings it there")  # fmt: skip
 
     def mount_obstacle(self) -> str:
-        """What is mounted here is not seen there."""
+        """Says that what is mounted here is not seen there."""
         return BLIND
 
     def pool_obstacle(self) -> str:
@@ -410,7 +410,7 @@ class Machines:
         self._disconnect()
 
     def describe(self, run: Run) -> list[tuple[str, str]]:
-        """What would be done on each machine; none is asked."""
+        """Says what would be done on each machine; none is asked."""
         rows = []
         for host in run.hosts:
             address = self.addresses[int(host.name.rpartition("-")[2]) - 1]
@@ -444,7 +444,7 @@ def _known(path: str, connections: list[Connection]) -> list[Machine]:
 
 
 class Ssh(Hosts):
-    """What acts on machines that are reached by ssh."""
+    """Runs jobs on machines that are reached by ssh."""
 
     def prepared(self, job: Job) -> Job:
         """The job with the channels that are on its machines already."""

@@ -37,7 +37,7 @@ class Unreachable(SshError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said."""
+    """The answer of a command."""
 
     code: int
     output: bytes

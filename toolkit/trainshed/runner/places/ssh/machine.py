@@ -23,7 +23,7 @@ _NO_FOLDER = 91
 
 @dataclass(frozen=True)
 class Facts:
-    """What a machine has.
+    """The facts about a machine.
 
     python: version of the interpreter that was found; executable: where it is.
     modules: (version, file) of psutil, yaml and trainshed; None for one that is missing.
@@ -123,7 +123,7 @@ class Machine:
         )
 
     def trouble(self, code: int, errors: str) -> SshError:
-        """What a command of `open` has failed with."""
+        """The error with which a command of `open` has failed."""
         if code == SSH_FAILED:
             message, hint = in_words(self.connection.address, errors)
             return SshError(f"{self.name}: {message}", hint=hint)

@@ -1,4 +1,4 @@
-"""Whether the machines of a job can run it: all are looked at at once, and all that is wrong is told together."""
+"""Checks whether the machines of a job can run it: all are looked at at once, and all that is wrong is told together."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def faults_of(facts: Facts, options: Options, image: str) -> list[tuple[str, str
 
 
 def clocks(machines: Sequence[Machine]) -> list[str]:
-    """What there is to say of clocks that differ."""
+    """Warnings about clocks that differ."""
     return [
         f"the clock of {machine.name} is {duration(abs(machine.facts.ahead))} "
         f"{'ahead of' if machine.facts.ahead > 0 else 'behind'} this machine's: times in logs and records differ so much"
@@ -108,7 +108,7 @@ def clocks(machines: Sequence[Machine]) -> list[str]:
 
 
 def has_ours(facts: Facts, options: Options) -> bool:
-    """Whether the trainshed that the machine's interpreter has will do."""
+    """Returns whether the trainshed that the machine's interpreter has will do."""
     known = facts.modules.get("trainshed")
     if options.toolkit == "send" or known is None:
         return False
