@@ -14,7 +14,7 @@ import os
 import time
 
 from trainshed.base.record import Record
-from trainshed.contract.wire.notice import Answer, Notice, write_answer
+from trainshed.contract.wire.notice import Acknowledgement, Notice, write_answer
 from trainshed.contract.wire.variables import NOTICE_FILE
 
 from .interrupt import Interrupts
@@ -106,7 +106,7 @@ class Agreement:
         self._say(f"stopping after step {step}: {reason}; {saved if checkpoint else 'not saved'}")
         path = os.environ.get(NOTICE_FILE, "")
         if path:
-            answer = Answer(rank=self._ranks.rank, step=step, checkpoint=checkpoint, reason=reason)
+            answer = Acknowledgement(rank=self._ranks.rank, step=step, checkpoint=checkpoint, reason=reason)
             try:
                 write_answer(path, answer)
             except OSError as error:

@@ -220,10 +220,10 @@ class _Batches(torch.utils.data.Dataset[object]):
                 lambda error, number: self._files.placed(error, *self._order.places([positions[start + number]])[0]),
             )
         except DataError as error:
-            return Trouble(error.message, error.hint)
+            return WorkerError(error.message, error.hint)
 
 
-class Trouble(Record):
+class WorkerError(Record):
     """A DataError on its way from a worker: torch would make a traceback of it."""
 
     message: str
@@ -293,7 +293,7 @@ def made(
 
 
 def _checked(batch: Any) -> Any:
-    if isinstance(batch, Trouble):
+    if isinstance(batch, WorkerError):
         raise DataError(batch.message, hint=batch.hint)
     return batch
 

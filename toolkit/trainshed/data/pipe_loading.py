@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from .formats.errors import DataError
-from .loader import Trouble, made, run
+from .loader import WorkerError, made, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,4 +115,4 @@ class _Made(torch.utils.data.Dataset[object]):
         try:
             return made(form, records, transform, collate, lambda error, _: DataError(f"{name}: {error.message}"))
         except DataError as error:
-            return Trouble(error.message, error.hint)
+            return WorkerError(error.message, error.hint)

@@ -212,7 +212,7 @@ def _digest(folder: str) -> str:
     return digest.hexdigest()[:12] if count else "none"
 
 
-class Meeting:
+class ClusterCheck:
     """One host's part in the check."""
 
     def __init__(self, job: TrainingJob, cluster: Cluster, secret: bytes, part: Leader | Member) -> None:
@@ -350,7 +350,7 @@ def checks(environ: Mapping[str, str], say: Callable[[str], None]) -> list[Check
     except TrainshedError as error:
         part.close()
         return [fail("hosts", error.message, error.hint)]
-    meeting = Meeting(job, cluster, key.secret, part)
+    meeting = ClusterCheck(job, cluster, key.secret, part)
     try:
         found = meeting.lead() if cluster.rank == 0 else meeting.follow()
         part.leave(Report(state="done"))

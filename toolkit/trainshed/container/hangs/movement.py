@@ -29,7 +29,7 @@ _STATES = {
 }
 
 
-class Rank(Record):
+class RankProcesses(Record):
     """A rank's processes.
 
     rank: its number, None for a program without ranks.
@@ -41,7 +41,7 @@ class Rank(Record):
     pids: tuple[int, ...]
 
 
-class Reading(Record):
+class RankUsage(Record):
     """The resources that a rank had used up to a moment.
 
     at: the moment, in seconds.
@@ -73,27 +73,27 @@ class _Usage(Record):
     ready: bool = False
 
 
-def ranks_below(pid: int, rank: int | None) -> list[Rank]:
+def ranks_below(pid: int, rank: int | None) -> list[RankProcesses]:
     """The ranks that a started process is: itself, or, for a launcher like torchrun's agent, its children with a RANK."""
     below = descendants(pid)[: MOST * 64]
     if rank is None:
-        ranks: list[Rank] = []
+        ranks: list[RankProcesses] = []
         seen: set[int] = set()
         for child in below:
             number = _rank_variable(child) if child not in seen else ""
             if number.isdigit():
                 pids = (child, *descendants(child)[:MOST])
                 seen.update(pids)
-                ranks.append(Rank(int(number), child, pids))
+                ranks.append(RankProcesses(int(number), child, pids))
         if ranks:
             return ranks
-    return [Rank(rank, pid, (pid, *below[:MOST]))]
+    return [RankProcesses(rank, pid, (pid, *below[:MOST]))]
 
 
-def read(rank: Rank, now: float) -> Reading:
+def read(rank: RankProcesses, now: float) -> RankUsage:
     """Reads what a rank has used so far."""
     own, *others = (_usage(pid) for pid in rank.pids)
-    return Reading(
+    return RankUsage(
         at=now,
         pids=rank.pids,
         own_cpu=own.cpu,
@@ -105,7 +105,7 @@ def read(rank: Rank, now: float) -> Reading:
     )
 
 
-def moved(before: Reading, after: Reading, *, in_place: bool, waiting: bool) -> bool:
+def moved(before: RankUsage, after: RankUsage, *, in_place: bool, waiting: bool) -> bool:
     """Returns whether a rank did anything between two looks, or would have if a CPU had been free for it.
 
     Args:

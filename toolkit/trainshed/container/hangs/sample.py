@@ -7,8 +7,8 @@ import time
 from trainshed.base.record import Record
 
 from .activity import COLLECTIVE, ENDED, UNKNOWN, Activity, activity
-from .movement import Rank, Reading, describe, moved, ranks_below, read
-from .stacks import WAIT, Asked, ask, main_thread, same_place
+from .movement import RankProcesses, RankUsage, describe, moved, ranks_below, read
+from .stacks import WAIT, StackRequest, ask, main_thread, same_place
 from .stragglers import Where
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ class Sample(Record):
     where: Where
     text: str
     place: str
-    reading: Reading | None = None
+    reading: RankUsage | None = None
 
 
 class Look:
@@ -43,7 +43,7 @@ class Look:
         self.clock = clock
         self.until = clock() + WAIT
         self.ended = [rank for rank in ranks if not rank.alive]
-        self.asked: list[tuple[Rank, Reading, list[Asked]]] = []
+        self.asked: list[tuple[RankProcesses, RankUsage, list[StackRequest]]] = []
         for process in ranks:
             if process.alive:
                 for rank in ranks_below(process.pid, process.spec.rank):
@@ -62,7 +62,7 @@ class Look:
         ]
         return ended + [self._sample(rank, reading, answers) for rank, reading, answers in self.asked]
 
-    def _sample(self, rank: Rank, reading: Reading, answers: list[Asked]) -> Sample:
+    def _sample(self, rank: RankProcesses, reading: RankUsage, answers: list[StackRequest]) -> Sample:
         texts = {asked.pid: asked.text() for asked in answers}
         # A shell script has no stack; its first Python process has.
         frames = next((frames for text in texts.values() if (frames := main_thread(text))), ())

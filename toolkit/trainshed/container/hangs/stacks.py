@@ -28,7 +28,7 @@ class Frame(Record):
     function: str
 
 
-class Asked:
+class StackRequest:
     """A process that has been asked, and its answer so far."""
 
     def __init__(self, pid: int, path: str, offset: int, blocked: bool) -> None:
@@ -68,13 +68,13 @@ class Asked:
             return ""
 
 
-def ask(pids: list[int]) -> list[Asked]:
+def ask(pids: list[int]) -> list[StackRequest]:
     """Asks processes for their stacks, but for those that cannot answer: the signal would kill them.
 
     Args:
         pids: parents before their children. A child that was forked shares its parent's file, so it is not asked.
     """
-    asked: list[Asked] = []
+    asked: list[StackRequest] = []
     files: set[tuple[int, int]] = set()
     end = time.monotonic() + QUIET
     for pid in pids:
@@ -90,7 +90,7 @@ def ask(pids: list[int]) -> list[Asked]:
                 _await_rest(pid, end)
                 blocked = blocks(pid, SIGNAL)
                 os.kill(pid, SIGNAL)
-                asked.append(Asked(pid, path, stat.st_size, blocked))
+                asked.append(StackRequest(pid, path, stat.st_size, blocked))
         except OSError:
             continue
     return asked

@@ -17,7 +17,7 @@ from ..files.mounts import clear
 from ..files.owner import hand_over
 from ..files.run import Run
 from ..places.base import Exit
-from ..places.cleanup import Found, containers, remove_all
+from ..places.cleanup import LeftoverContainer, containers, remove_all
 from ..places.container_engine import Engine, EngineError, find_engine
 from ..places.copying import fetch_all
 from ..places.leftovers import await_clients, end_leftovers, processes_of
@@ -136,7 +136,7 @@ def _end_containers(engine: Engine, run_id: str, grace: float, hosts: int) -> li
     return [HostEnd(one.host, *_exit(one), one.id in asked) for one in found]
 
 
-def _exit(one: Found) -> tuple[int, str]:
+def _exit(one: LeftoverContainer) -> tuple[int, str]:
     killed = Exit(one.code or exit_status(-signal.SIGKILL), "its memory limit was reached (--memory)")
     note = killed if one.out_of_memory else Exit(one.code)
     return note.code, note.note

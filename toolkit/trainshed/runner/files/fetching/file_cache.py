@@ -39,7 +39,7 @@ _KEY = re.compile("[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedFile:
     """One content of the cache. used: seconds since the epoch; whole: or a part of it."""
 
     path: str
@@ -102,7 +102,7 @@ class Cache:
         """Returns whether it is there, at a glance."""
         return os.path.exists(f"{self.folder}/{key_of(item)}/{WHOLE}")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CachedFile]:
         """All of them, the one first that was used longest ago."""
         found = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -112,7 +112,7 @@ class Cache:
                         found.append(_entry(one.path))
         return sorted(found, key=lambda entry: (entry.used, entry.path))
 
-    def remove(self, entry: Entry) -> bool:
+    def remove(self, entry: CachedFile) -> bool:
         """Removes one that nobody uses now; whether it is gone. Raises OSError."""
         fd = _lock(entry.path)
         if fd is None:
@@ -244,12 +244,12 @@ def _about(path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _entry(path: str) -> Entry:
+def _entry(path: str) -> CachedFile:
     size, whole = 0, False
     for name in (WHOLE, PART):
         with contextlib.suppress(OSError):
             size, whole = size + os.stat(f"{path}/{name}").st_size, whole or name == WHOLE
-    return Entry(path, size, os.stat(path).st_mtime, whole)
+    return CachedFile(path, size, os.stat(path).st_mtime, whole)
 
 
 def _locked(path: str, over: threading.Event) -> int:

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 from trainshed import __version__
 from trainshed.base.errors import TrainshedError, shorten
 
-from .items import Changed, Item, Passing
+from .items import Item, ItemChanged, Passing
 
 SECONDS = 30  # of silence
 LARGEST_MANIFEST = 64 << 20  # bytes
@@ -84,10 +84,10 @@ class Web:
         try:
             with self._asked(item.url, words) as answer:
                 if answer.status != 206 or _total(answer.headers) != item.size:
-                    raise Changed("the server has another content by now")
+                    raise ItemChanged("the server has another content by now")
                 data: bytes = _read(answer, end - start)
         except _Unsatisfiable:
-            raise Changed("it is shorter by now") from None
+            raise ItemChanged("it is shorter by now") from None
         if len(data) != end - start:
             raise Passing(f"{len(data)} of {end - start} bytes came")
         return data

@@ -25,7 +25,7 @@ class Passing(Exception):
     """An error that may pass: the storage is overloaded, the connection broke, nothing came."""
 
 
-class Changed(Exception):
+class ItemChanged(Exception):
     """The item is not what it was when it was listed."""
 
 
