@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from trainshed.container.hangs.activity import COLLECTIVE, ENDED, GAVE_UP, UNKNOWN, WORK, Activity, activity
@@ -143,7 +145,7 @@ def test_a_part_travels_as_json_and_keeps_every_ranks_stacks_within_bounds() -> 
     assert "=== rank 0 on algo-1 waits in all_reduce" in part.text and "=== rank 1 on algo-1 is in data loading" in part.text
 
 
-def test_reports_are_counted_on_and_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path) -> None:
+def test_reports_are_counted_on_and_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path: Path) -> None:
     assert [write(str(tmp_path), "algo-1", "text") for _ in range(2)] == [
         f"{tmp_path}/hang-algo-1-{number}.txt" for number in (1, 2)
     ]
