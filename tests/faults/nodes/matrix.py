@@ -3,9 +3,9 @@
     python tests/faults/nodes/matrix.py [--nodes 2,3,4] [--jobs 4] [WORD ...]
 
 prints each job as it ends (exit statuses, the first line of the failure file, and the seconds from the event to the exit of
-the last container), then the table of docs/evidence/nodes.md: a row an event, a column a launcher. With words, only the rows whose
-names hold all of them. Exit status 1 if a row is not as it should be. `train` is PID 1 of every container; all containers of
-a job are on one Docker network.
+the last container), then the table of docs/evidence/nodes.md: a row an event, a column a launcher. With words, only the
+rows whose names hold all of them. Exit status 1 if a row is not as it should be. `train` is PID 1 of every container; all
+containers of a job are on one Docker network.
 """
 
 from __future__ import annotations
