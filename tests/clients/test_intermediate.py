@@ -13,7 +13,7 @@ from support.own_s3 import BUCKET, client, keys, own_s3
 from trainshed.container import intermediate
 from trainshed.container.intermediate.inotify import Watch
 from trainshed.container.intermediate.uploader import Uploader, check
-from trainshed.container.intermediate.waiting import Held
+from trainshed.container.intermediate.waiting import UploadQueue
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_what_is_gone_again_is_no_matter(watched: Path) -> None:
 
 
 def test_a_file_that_is_deleted_after_its_close_is_uploaded_as_it_was(watched: Path) -> None:
-    watch, held, put = Watch(str(watched)), Held(), {}
+    watch, held, put = Watch(str(watched)), UploadQueue(), {}
     attempts: list[str] = []
 
     def second_time(path: str, bucket: str, key: str) -> None:
@@ -106,7 +106,7 @@ def test_a_file_that_is_deleted_after_its_close_is_uploaded_as_it_was(watched: P
 
 
 def test_what_waits_is_held_by_few_descriptors_and_goes_by_its_path_beyond_those(watched: Path) -> None:
-    held = Held()
+    held = UploadQueue()
     held._most = 0  # as where the limit on descriptors is reached
     (watched / "a").write_text("1")
     held.add([f"{watched}/a", f"{watched}/gone"])

@@ -2,9 +2,10 @@
 
     python tests/faults/nodes/matrix.py [--nodes 2,3,4] [--jobs 4] [WORD ...]
 
-prints the table of docs/nodes.md: exit statuses, the first line of the failure file, and the seconds from the event to the
-exit of the last container. With words, only the rows whose names hold all of them. Exit status 1 if a row is not as it
-should be. `train` is PID 1 of every container; all containers of a job are on one Docker network.
+prints each job as it ends (exit statuses, the first line of the failure file, and the seconds from the event to the exit of
+the last container), then the table of docs/evidence/nodes.md: a row an event, a column a launcher. With words, only the
+rows whose names hold all of them. Exit status 1 if a row is not as it should be. `train` is PID 1 of every container; all
+containers of a job are on one Docker network.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,13 +190,56 @@ class Row:
             return f"the nodes do not agree: {self.failures}"
         return ""
 
-    def markdown(self) -> str:
-        """The row of the table."""
+    @property
+    def launcher(self) -> str:
+        """The launcher's name."""
+        return self.name.partition(",")[0]
+
+    @property
+    def said(self) -> list[str]:
+        """The first lines on the nodes that are left, each once."""
         lost = self.event.lost(len(self.statuses))
-        said = list(dict.fromkeys(text for n, text in enumerate(self.failures) if n not in lost))
-        text = "; ".join(f"`{one}`" if one else "success" for one in said).replace("|", "\\|")
-        statuses = " ".join(f"({status})" if n in lost else str(status) for n, status in enumerate(self.statuses))
-        return f"| {self.name} | {statuses} | {text} | {self.seconds:.1f} |"
+        return list(dict.fromkeys(text for n, text in enumerate(self.failures) if n not in lost))
+
+    @property
+    def ends(self) -> list[str]:
+        """Exit statuses in the nodes' order, a victim's in brackets."""
+        lost = self.event.lost(len(self.statuses))
+        return [f"({status})" if n in lost else str(status) for n, status in enumerate(self.statuses)]
+
+    def markdown(self) -> str:
+        """The row of the job."""
+        return f"| {self.name} | {' '.join(self.ends)} | {quoted(self.said)} | {self.seconds:.1f} |"
+
+
+def quoted(texts: Iterable[str]) -> str:
+    """First lines of failure files as a cell of a table."""
+    return "; ".join(f"`{one}`" if one else "success" for one in texts).replace("|", "\\|")
+
+
+def general(row: Row) -> list[str]:
+    """What a job said, in the same words for every number of nodes."""
+    last = len(row.statuses) + (row.event.act is None)
+    words = [(rf"\balgo-{last}\b", "algo-N"), (rf"\brank {last - 1}\b", "rank R"), (_SECONDS.pattern, "S s")]
+    words += [(rf"\b{last - 1} of {last}\b", "N - 1 of N"), (r"within S s", f"within {COMES_SECONDS} s")]
+    texts = row.said
+    for pattern, word in words:
+        texts = [re.sub(pattern, word, text) for text in texts]
+    return texts
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A row an event: ends and first lines of all its jobs, then each launcher's seconds by number of nodes."""
+    launchers = list(dict.fromkeys(row.launcher for row in rows))
+    lines = [["event", "exit status", "failure", *launchers]]
+    lines.append(["---"] * len(lines[0]))
+    for name in dict.fromkeys(row.event.name for row in rows):
+        jobs = [row for row in rows if row.event.name == name]
+        ends = dict.fromkeys(end for row in jobs for end in row.ends)
+        said = dict.fromkeys(text for row in jobs for text in general(row))
+        seconds = [" ".join(f"{row.seconds:.1f}" for row in jobs if row.launcher == one) for one in launchers]
+        lines.append([name, " ".join(ends), quoted(said), *seconds])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def run(launcher: str, event: Event, nodes: int, containers: Containers, network: str) -> Row:
@@ -266,12 +310,15 @@ def main() -> int:
     ]
     print("| job and event | exit status | failure | seconds |\n|---|---|---|---|", flush=True)
     bad = 0
+    rows = []
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(lambda cell: in_a_network_of_its_own(*cell), cells):
+            rows.append(row)
             print(row.markdown(), flush=True)
             if row.problem:
                 bad += 1
                 print(f"{row.name}: {row.problem}\n{row.output}", file=sys.stderr, flush=True)
+    print(f"\n{table(rows)}")
     return 1 if bad else 0
 
 

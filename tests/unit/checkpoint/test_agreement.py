@@ -11,7 +11,7 @@ import pytest
 
 from trainshed.checkpoint.agreement import Agreed, Agreement
 from trainshed.checkpoint.ranks import Ranks
-from trainshed.contract.wire.notice import Answer, Notice, read_answers, write_notice
+from trainshed.contract.wire.notice import Acknowledgement, Notice, read_answers, write_notice
 from trainshed.contract.wire.variables import NOTICE_FILE
 
 pytestmark = pytest.mark.safety
@@ -101,7 +101,7 @@ def test_a_more_urgent_notice_counts_and_a_milder_one_after_it_does_not(
     agreement.answer(3, "saved as it", "/checkpoints/it")
 
     assert said[-1] == "stopping after step 3: reason 2; saved as it"
-    assert read_answers(notice_file) == [Answer(rank=0, step=3, checkpoint="/checkpoints/it", reason="reason 2")]
+    assert read_answers(notice_file) == [Acknowledgement(rank=0, step=3, checkpoint="/checkpoints/it", reason="reason 2")]
 
 
 def test_the_reason_may_be_another_ranks(agreement: Agreement, ranks: TwoRanks, said: list[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from trainshed.base.errors import TrainshedError
 from trainshed.cli.profile import run, table
-from trainshed.observe.traces import Answer, Operator
+from trainshed.observe.traces import Operator, TraceResult
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": 1001}, {"rank": -1}, {"timeout": 0.0}])
@@ -20,8 +20,8 @@ def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_operators_are_shown_by_step_and_by_the_device_where_there_is_one() -> None:
     mm, add = Operator("aten::mm", 20, 0.1, 0.25), Operator("aten::add", 5, 0.3, 0.0)
-    on_device = table(Answer(0.5, (mm, add), busy=0.5), 5).splitlines()
-    on_cpu = table(Answer(0.5, (add,)), 5).splitlines()
+    on_device = table(TraceResult(0.5, (mm, add), busy=0.5), 5).splitlines()
+    on_cpu = table(TraceResult(0.5, (add,)), 5).splitlines()
 
     assert on_device[:2] == [
         "5 steps in 0.5 s, 100 ms each",

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.observe.traces import REQUEST, Answer, Operator, Request, answer, answered, ask, asked
+from trainshed.observe.traces import REQUEST, Operator, TraceRequest, TraceResult, answer, answered, ask, asked
 
-REQUESTED = Request(id=1790000000123, steps=5, rank=1, until=1790000300.5)
+REQUESTED = TraceRequest(id=1790000000123, steps=5, rank=1, until=1790000300.5)
 
 
 def test_a_request_and_its_answer_come_across(tmp_path: Path) -> None:
-    found = Answer(0.5, (Operator("aten::mm", 10, 0.25, 0.0),), busy=0.75)
+    found = TraceResult(0.5, (Operator("aten::mm", 10, 0.25, 0.0),), busy=0.75)
     assert asked(str(tmp_path)) is None and answered(str(tmp_path), REQUESTED) is None
     ask(str(tmp_path), REQUESTED)
     answer(str(tmp_path), REQUESTED, found)

@@ -1,4 +1,4 @@
-"""What a declaration says, for people: tables of documentation, and `trainshed describe`."""
+"""Declarations as people read them: tables of documentation, and `trainshed describe`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def description(algorithm: Algorithm) -> str:
 
 
 def shown_default(one: Hyperparameter) -> str:
-    """What is taken if nothing is given; `required` where something must be."""
+    """The value that is taken if nothing is given; `required` where something must be."""
     if one.required:
         return "required"
     if one.default is None:

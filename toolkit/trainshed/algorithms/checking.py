@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .declaration import Algorithm, Channel
     from .values import Hyperparameter
 
-    class Given(Protocol):
+    class JobChannel(Protocol):
         """A channel of the job."""
 
         @property
@@ -30,7 +30,7 @@ _THEIRS = "sm_"
 
 
 def check_hyperparameters(algorithm: Algorithm, given: Mapping[str, Any], file: str) -> list[Problem]:
-    """What is wrong with a job's hyperparameters.
+    """Lists what is wrong with a job's hyperparameters.
 
     Args:
         given: name -> value; a null or empty value means the default. `-` in a name is `_`.
@@ -57,9 +57,9 @@ def check_hyperparameters(algorithm: Algorithm, given: Mapping[str, Any], file: 
 
 
 def check_channels(
-    algorithm: Algorithm, given: Mapping[str, Given], hyperparameters: Mapping[str, Any], file: str
+    algorithm: Algorithm, given: Mapping[str, JobChannel], hyperparameters: Mapping[str, Any], file: str
 ) -> list[Problem]:
-    """What is wrong with a job's channels."""
+    """Lists what is wrong with a job's channels."""
     if not algorithm.channels:
         return []
     problems = []
@@ -80,7 +80,7 @@ def check_channels(
     return problems
 
 
-def _wrong_with(channel: Channel, name: str, given: Given, file: str) -> list[Problem]:
+def _wrong_with(channel: Channel, name: str, given: JobChannel, file: str) -> list[Problem]:
     problems = []
     content = given.content_type.partition(";")[0].strip().lower()  # `text/csv;label_size=0`
     if content and channel.content_types and content not in channel.content_types:

@@ -82,7 +82,7 @@ class Algorithm(Record):
 
 
 def beside(program: str) -> str:
-    """Where the declaration of a program lies, whether there is one or not."""
+    """The path of a program's declaration, whether there is one or not."""
     return os.path.splitext(program)[0] + ENDING
 
 

@@ -1,4 +1,4 @@
-"""Where declared programs are: folders that people name, the image's, and those that came with this checkout."""
+"""Places of declared programs: folders that people name, the image's, and those that came with this checkout."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _MOST_CHOICES = 12  # that a message lists
 
 
 class Tunable(Record):
-    """What a tuner may try. range: lowest and highest, or None for the choices. scale: of `SCALES`."""
+    """The values that a tuner may try. range: lowest and highest, or None for the choices. scale: of `SCALES`."""
 
     range: tuple[float, float] | None = None
     scale: str = "linear"
@@ -92,7 +92,7 @@ class Hyperparameter(Record):
         return int(value) if whole else value
 
     def kind(self) -> str:
-        """What a value must be, in words: `whole number from 1 to 8`."""
+        """The kind of a value, in words: `whole number from 1 to 8`."""
         if self.type not in ("integer", "number") or self.choices:
             if self.choices:
                 return "one of " + ", ".join(self.choices)

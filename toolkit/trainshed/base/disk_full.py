@@ -29,7 +29,7 @@ class Shortage:
             self._short.update(running)
 
     def has_met(self, running: Iterable[Hashable]) -> bool:
-        """Whether the disk is full, or was while one of them ran. One that cannot be looked at counts as full."""
+        """Returns whether the disk is full, or was while one of them ran. One that cannot be looked at counts as full."""
         try:
             return self._has_met(running)
         except TrainshedError:

@@ -1,4 +1,4 @@
-"""What can go wrong before, around and in a job, and the exit status that says so.
+"""Errors before, around and in a job, and the exit status that says so.
 
     TrainshedError            one line for a person; `details` below it
     |- JobError               the job's own files or variables are wrong: a list of problems, all at once   exit 2

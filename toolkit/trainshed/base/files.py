@@ -129,7 +129,7 @@ def open_own(path: str) -> BinaryIO:
 
 
 def leads_away(top: str, path: str) -> bool:
-    """Whether anything on the way from a folder down to `path`, which is below it, is a link."""
+    """Returns whether anything on the way from a folder down to `path`, which is below it, is a link."""
     while len(path) > len(top):
         if os.path.islink(path):
             return True

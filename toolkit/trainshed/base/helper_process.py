@@ -1,4 +1,4 @@
-"""What every process beside a job does that ends with its input: it stays out of the ranks' way, and outlives signals."""
+"""Helper processes that end with their input: they stay out of the ranks' way, and outlive signals."""
 
 from __future__ import annotations
 

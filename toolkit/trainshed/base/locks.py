@@ -18,7 +18,7 @@ def hold(path: str) -> int | None:
 
 
 def is_held(path: str) -> bool:
-    """Whether somebody holds a lock file."""
+    """Returns whether somebody holds a lock file."""
     try:
         fd = open_unfollowed(path, os.O_RDWR)
     except OSError:

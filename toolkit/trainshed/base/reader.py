@@ -50,7 +50,7 @@ def parse_json(data: bytes, file: str, problems: list[Problem], **options: Any) 
 
 
 def nested_too_deeply(text: str, value: Any) -> bool:
-    """Whether the JSON value that `text` spells has more than `DEEPEST` levels of lists and objects."""
+    """Returns whether the JSON value that `text` spells has more than `DEEPEST` levels of lists and objects."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return False
     level = [value]
@@ -167,7 +167,7 @@ class Fields:
 
 
 def printable(text: str) -> bool:
-    """Whether a process can be given the text: encodable as UTF-8, without NUL."""
+    """Returns whether a process can be given the text: encodable as UTF-8, without NUL."""
     if "\0" in text:
         return False
     try:

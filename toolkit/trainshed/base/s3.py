@@ -164,7 +164,7 @@ def check_writable(client: Any, bucket: str, key: str) -> None:
 
 
 def explain(error: BaseException) -> str:
-    """What boto3 says went wrong, on one line, without logins; its many errors have no common base worth naming."""
+    """Says what boto3 says went wrong, on one line, without logins; its many errors have no common base worth naming."""
     return mask_text(shorten(str(error) or type(error).__name__, 300))
 
 

@@ -91,7 +91,7 @@ _AFTER_GENERATED = r"\s{0,3}[,|]\s{0,3}[\"']?(?:log_?)?(?:prob|score|id\b)"
 
 
 def named_spans(text: str, is_secret_name: Known, is_certain: Known) -> list[tuple[int, int]]:
-    """Where in a text the values of secret names stand, in order; two may overlap.
+    """Finds where in a text the values of secret names stand, in order; two may overlap.
 
     Args:
         is_secret_name: whether a value of this name is secret.

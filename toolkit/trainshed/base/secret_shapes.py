@@ -1,4 +1,4 @@
-"""What a secret looks like in any text: the one table of shapes, used wherever text is masked (`secrets.mask_text`).
+"""Shapes of secrets in any text: the one table of shapes, used wherever text is masked (`secrets.mask_text`).
 
 A look for a few signs comes first, so that a line of a log without any costs less than a microsecond. Every expression
 takes time in proportion to the text: none begins with a repetition that could begin anywhere.
@@ -138,7 +138,7 @@ _BASIC = r"(?i)(?<![a-z0-9])basic\s{1,3}(?P<login>[a-z0-9+/]{8,}={0,2})"
 
 
 def has_signs(text: str) -> bool:
-    """Whether a text could hold a secret: in about a microsecond, so all is written out."""
+    """Returns whether a text could hold a secret: in about a microsecond, so all is written out."""
     low = text.lower()
     return (
         "pass" in low or "token" in low or "key" in low or "secr" in low or "auth" in low or "://" in low

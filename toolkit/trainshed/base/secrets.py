@@ -85,7 +85,7 @@ def new_token() -> str:
 
 @functools.lru_cache(maxsize=1024)  # the lines of a log have the same names again and again
 def is_secret_name(name: str) -> bool:
-    """Whether the value of a hyperparameter or variable of this name must not be shown."""
+    """Returns whether the value of a hyperparameter or variable of this name must not be shown."""
     lower = name.lower()
     if not lower.endswith(_SUSPECT_ENDS) and not any(word in lower for word in _SUSPECTS):
         return False
@@ -176,7 +176,7 @@ def _json_inside(value: str) -> Any:
 
 
 def secret_values(values: Mapping[str, Any], names: Collection[str] = ()) -> tuple[str, ...]:
-    """What `mask_text` is to mask, longest first: the values of secret names (and of those in `names`) at any depth.
+    """The texts that `mask_text` masks, longest first: the values of secret names (and of those in `names`) at any depth.
 
     Of each value all spellings, and each of its lines; logins in URLs whatever the name.
     """

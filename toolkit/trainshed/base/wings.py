@@ -21,7 +21,7 @@ WINGS = {
 
 
 def has_wing(name: str) -> bool:
-    """Whether a wing is installed: a name in `WINGS`."""
+    """Returns whether a wing is installed: a name in `WINGS`."""
     return find_spec(f"trainshed.{name}") is not None
 
 

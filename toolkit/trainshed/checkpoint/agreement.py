@@ -14,7 +14,7 @@ import os
 import time
 
 from trainshed.base.record import Record
-from trainshed.contract.wire.notice import Answer, Notice, write_answer
+from trainshed.contract.wire.notice import Acknowledgement, Notice, write_answer
 from trainshed.contract.wire.variables import NOTICE_FILE
 
 from .interrupt import Interrupts
@@ -30,7 +30,7 @@ CHECK_SECONDS = 0.25  # the usual least time between two comparisons of several 
 
 
 class Agreed(Record):
-    """What holds for all ranks after a step.
+    """A decision that holds for all ranks after a step.
 
     stop: a notice wants the training to end here.
     save: a notice wants a checkpoint, and the training to go on.
@@ -63,7 +63,7 @@ class Agreement:
         self._next_check = 0
 
     def due(self, step: int) -> bool:
-        """Whether the ranks compare after this step; the answer is the same on all of them."""
+        """Returns whether the ranks compare after this step; the answer is the same on all of them."""
         return step >= self._next_check
 
     def agree(self, step: int, step_seconds: float, values: Sequence[float]) -> Agreed:
@@ -106,7 +106,7 @@ class Agreement:
         self._say(f"stopping after step {step}: {reason}; {saved if checkpoint else 'not saved'}")
         path = os.environ.get(NOTICE_FILE, "")
         if path:
-            answer = Answer(rank=self._ranks.rank, step=step, checkpoint=checkpoint, reason=reason)
+            answer = Acknowledgement(rank=self._ranks.rank, step=step, checkpoint=checkpoint, reason=reason)
             try:
                 write_answer(path, answer)
             except OSError as error:

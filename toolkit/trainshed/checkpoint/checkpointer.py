@@ -205,7 +205,7 @@ class Checkpointer:
 
     @property
     def busy(self) -> bool:
-        """Whether a snapshot is being written."""
+        """Tells whether a snapshot is being written."""
         return self._snapshots.writer.busy
 
     def wait(self) -> None:

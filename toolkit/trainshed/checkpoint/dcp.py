@@ -82,7 +82,7 @@ class Reader(dcp.StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether this path is a folder."""
+        """Returns whether this path is a folder."""
         return os.path.isdir(checkpoint_id)
 
 

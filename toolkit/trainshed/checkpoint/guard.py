@@ -1,4 +1,4 @@
-"""What the hooks into other libraries' training loops share: the library saves, trainshed seals.
+"""Parts that the hooks into other libraries' training loops share: the library saves, trainshed seals.
 
 The library saves into a folder `checkpoint-<step>` by its own means while the loop waits. A Guard adds:
 

@@ -142,7 +142,7 @@ class TrainerGuard(Guard):
         self.callback = Callback()
 
     def finished(self, path: str) -> bool:
-        """Whether a checkpoint is from the end of training; the Trainer would still train for one more step."""
+        """Returns whether a checkpoint is from the end of training; the Trainer would still train for one more step."""
         args, state = self.trainer.args, _trainer_state(path)
         step = int(state.get("global_step", 0))
         if args.max_steps > 0:

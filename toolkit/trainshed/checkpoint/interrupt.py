@@ -1,4 +1,4 @@
-"""Where notices come from: the supervisor's notice file, or SIGTERM to this process if it runs without `train`."""
+"""Sources of notices: the supervisor's notice file, or SIGTERM to this process if it runs without `train`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _CYCLED = ("momentum", "betas")  # by a scheduler that keeps their bounds in the
 
 
 class GivenOptions:
-    """What a script has given to its optimizers and schedulers, noted before a checkpoint is loaded.
+    """Options that a script has given to its optimizers and schedulers, noted before a checkpoint is loaded.
 
     Args:
         states: those of a Checkpointer.

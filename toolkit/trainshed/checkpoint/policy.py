@@ -22,7 +22,7 @@ MOST_WRITING = 0.5  # share of the time that the disk may be writing checkpoints
 
 
 class History(Record):
-    """What a checkpoint tells the next run: seconds trained so far in all runs, and how many of them were interrupted."""
+    """Facts that a checkpoint hands to the next run: seconds trained in all runs so far, and how many were interrupted."""
 
     trained: float = 0.0
     interruptions: int = 0
@@ -103,11 +103,11 @@ class Policy:
         return min(max(best, self.write / MOST_WRITING, SHORTEST), LONGEST)
 
     def due(self, now: float) -> bool:
-        """Whether a save is due by the clock."""
+        """Returns whether a save is due by the clock."""
         return now - self.last >= self.interval(now)
 
     def step_due(self, step: int) -> bool:
-        """Whether a save is due at this step."""
+        """Returns whether a save is due at this step."""
         return self.every_steps is not None and step % self.every_steps == 0
 
     def so_far(self, now: float) -> History:

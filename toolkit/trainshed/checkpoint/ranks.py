@@ -42,7 +42,7 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank publishes for its storage."""
+        """Tells whether this rank publishes for its storage."""
         return self.rank == self.peers[0]
 
     def highest(self, values: Sequence[float]) -> list[float]:
@@ -109,7 +109,7 @@ class Ranks:
         """Lets the other ranks know something without a collective and without the storage; from any thread."""
 
     def told(self, key: str) -> str:
-        """What a rank has told under a key, "" if nothing."""
+        """Returns what a rank has told under a key, "" if nothing."""
         return ""
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class Group(Ranks):
             pass
 
     def told(self, key: str) -> str:
-        """What a rank has told under a key, "" if nothing, or the store is gone."""
+        """Returns what a rank has told under a key, "" if nothing, or the store is gone."""
         name = f"trainshed/{self.token}/{key}"
         try:
             return str(self._store.get(name).decode("utf-8", "replace")) if self._store.check([name]) else ""

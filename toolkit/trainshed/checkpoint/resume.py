@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Resumed(Record):
-    """Where the run continues: `step`, 0 for the start; `notes` for the user; `problem`, why it cannot continue."""
+    """The point at which the run continues: `step`, 0 for the start; `notes` for the user; `problem`, if it cannot."""
 
     step: int
     history: History

@@ -1,4 +1,4 @@
-"""What the writing thread does with one snapshot: it writes this rank's files; on the leading rank it also publishes.
+"""The writing thread's work on one snapshot: it writes this rank's files; on the leading rank it also publishes.
 
 Ranks of one storage communicate by small files in the aside folder: collectives run in the loop's thread only.
 """

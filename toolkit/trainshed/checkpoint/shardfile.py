@@ -80,7 +80,7 @@ def piece_of(key: str, tensor: torch.Tensor) -> Piece:
 
 
 class Layout:
-    """Where each piece lies in the file; `header` is the file's first bytes, `size` its length."""
+    """The place of each piece in the file; `header` is the file's first bytes, `size` its length."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         # Larger element types first: every piece is then aligned to its own element size without gaps.

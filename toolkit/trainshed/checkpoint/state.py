@@ -1,4 +1,4 @@
-"""What is in a checkpoint: tensors by name, and everything else as one small tree of plain objects.
+"""The content of a checkpoint: tensors by name, and everything else as one small tree of plain objects.
 
 Tensors are named by where they belong (`model/<parameter>`, `optimizer/state/<parameter>/exp_avg`), never by position,
 so that another number of ranks, or other wrappers around the model, find them again.
@@ -48,7 +48,7 @@ class ModelState:
         self.model = unwrapped(model)
 
     def key(self, name: str) -> str:
-        """What a parameter or buffer of the module is called in a checkpoint."""
+        """The name of a parameter or buffer of the module in a checkpoint."""
         return f"{self.name}/{plain_name(name)}"
 
     def capture(self, tensors: dict[str, torch.Tensor]) -> Any:

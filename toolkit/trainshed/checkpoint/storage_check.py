@@ -16,7 +16,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def probe_path(folder: str, name: str, token: str, rank: int) -> str:
-    """Where a rank probes the folder: what a killed one leaves there is swept with the rest of that checkpoint."""
+    """The path at which a rank probes the folder: what a killed one leaves there is swept with that checkpoint."""
     return f"{folder}/.aside-{name}-{token}-{rank}"
 
 

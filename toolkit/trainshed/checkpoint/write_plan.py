@@ -90,7 +90,7 @@ def divide(holders: Sequence[Sequence[Piece]], ranks: Iterable[int]) -> dict[int
 
 
 def covers(pieces: Iterable[Piece]) -> bool:
-    """Whether the pieces make up every tensor that any of them belongs to."""
+    """Returns whether the pieces make up every tensor that any of them belongs to."""
     import math
 
     missing: dict[str, int] = {}

@@ -28,7 +28,7 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is running."""
+        """Tells whether a job is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, job: Callable[[], None]) -> None:

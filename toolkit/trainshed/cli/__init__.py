@@ -124,7 +124,7 @@ def dispatch(command: str, arguments: list[str], family: str = "") -> int:
 
 
 def help_text() -> str:
-    """What `trainshed --help` prints: one screen."""
+    """The text of `trainshed --help`: one screen."""
     lines = ["usage: trainshed COMMAND ... (COMMAND --help: arguments; help --all: the rest)", ""]
     for group, names in SCREEN.items():
         lines += _under(group, [_line(name, 20) for name in names if find(name)])
@@ -133,7 +133,7 @@ def help_text() -> str:
 
 
 def full_help_text() -> str:
-    """What `trainshed help --all` prints: every command, in groups."""
+    """The text of `trainshed help --all`: every command, in groups."""
     shown = {name for names in SCREEN.values() for name in names}
     more = [name for name in all_commands() if name not in {*shown, *FAMILIES, *RUNS}]
     groups = {**SCREEN, "families": FAMILIES, "also as runs COMMAND": RUNS, "more": more}

@@ -13,7 +13,7 @@ from .parser import Parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainshed.runner.files.fetching.file_cache import Cache, Entry
+    from trainshed.runner.files.fetching.file_cache import Cache, CachedFile
 
 
 def add_arguments(parser: Parser) -> None:
@@ -56,16 +56,16 @@ def run(options: Namespace) -> int:
     return _removed(cache, options.addresses, everything=options.all)
 
 
-def _groups(cache: Cache, *, files: bool) -> dict[str, list[Entry]]:
+def _groups(cache: Cache, *, files: bool) -> dict[str, list[CachedFile]]:
     """What is kept, by address; what was used last first."""
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[CachedFile]] = {}
     for entry in reversed(cache.entries()):
         url = entry.url
         groups.setdefault((url if files else url[: url.rfind("/") + 1]) or "(not known)", []).append(entry)
     return groups
 
 
-def _as_json(cache: Cache, groups: dict[str, list[Entry]]) -> str:
+def _as_json(cache: Cache, groups: dict[str, list[CachedFile]]) -> str:
     from trainshed.base.plain_json import as_json
 
     rows = [
@@ -81,7 +81,7 @@ def _as_json(cache: Cache, groups: dict[str, list[Entry]]) -> str:
     return as_json({"folder": cache.folder, "limit": cache.limit, "addresses": rows})
 
 
-def _listed(cache: Cache, groups: dict[str, list[Entry]]) -> str:
+def _listed(cache: Cache, groups: dict[str, list[CachedFile]]) -> str:
     import time
 
     from trainshed.base.units import duration, size

@@ -12,7 +12,7 @@ from .which import run_of, run_or_none
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainshed.observe.traces import Answer
+    from trainshed.observe.traces import TraceResult
 
 MOST_SHOWN = 15
 
@@ -36,13 +36,13 @@ def run(options: Namespace) -> int:
     import time
 
     from trainshed.observe.place import profiler_folder
-    from trainshed.observe.traces import MOST_STEPS, Request
+    from trainshed.observe.traces import MOST_STEPS, TraceRequest
     from trainshed.runner.tools.profile_request import folders_of, is_over, look
 
     if not 0 < options.steps <= MOST_STEPS or options.rank < 0 or options.timeout <= 0:
         raise TrainshedError(f"--steps must be from 1 to {MOST_STEPS}, --rank at least 0, --timeout more than 0")
     now = time.time()
-    request = Request(id=int(now * 1000), steps=options.steps, rank=options.rank, until=now + options.timeout)
+    request = TraceRequest(id=int(now * 1000), steps=options.steps, rank=options.rank, until=now + options.timeout)
     stored = run_or_none(options.run, _is_job_folder) if options.run else run_of(options)
     if stored is None:
         found, trace = look([profiler_folder(os.path.abspath(f"{options.run}/output"))], request, options.timeout)
@@ -65,7 +65,7 @@ def _is_job_folder(path: str) -> bool:
     return any(os.path.isdir(f"{path}/{name}") for name in ("output", "input/config"))
 
 
-def table(found: Answer, steps: int) -> str:
+def table(found: TraceResult, steps: int) -> str:
     """The operators as lines of text."""
     each = 1000 / steps
     device = any(one.device > 0 for one in found.operators)

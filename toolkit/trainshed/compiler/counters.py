@@ -1,4 +1,4 @@
-"""What the compiler did in this process: counters for the run record, written after the first compiled step and at exit.
+"""Counters of the compiler in this process, for the run record: written after the first compiled step and at exit.
 
 The names of torch's counters are those of torch 2.9 to 2.13 (`torch._dynamo.utils.counters`).
 """

@@ -73,7 +73,7 @@ class Headers:
         self._lock = threading.Lock()
 
     def path(self, header: str, command: str, **options: Any) -> str:
-        """What to include in front of code that is compiled by this command; "" for nothing."""
+        """The header to include in front of code that is compiled by this command; "" for nothing."""
         name = hashlib.sha256(f"{header}\n{command}".encode()).hexdigest()[:32]
         folder = f"{self._live}/{HEADERS}/{name}"
         with self._lock:

@@ -8,7 +8,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def on_gpu() -> bool:
-    """Whether this process trains on a GPU of torch's."""
+    """Returns whether this process trains on a GPU of torch's."""
     import torch
 
     return torch.cuda.is_available() and torch.cuda.is_initialized()
@@ -64,7 +64,7 @@ def limit_bytes() -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch raised this because memory is short; its CPU allocator has no special type for that."""
+    """Returns whether torch raised this because memory is short; its CPU allocator has no special type for that."""
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):

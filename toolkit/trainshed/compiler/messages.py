@@ -1,4 +1,4 @@
-"""What the compiler says to the user, and why a compilation failed, in one line each."""
+"""The compiler's words to the user, and why a compilation failed, in one line each."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NAME = "_mp_fn"
 
 
 def defines_mp_fn(path: str) -> bool:
-    """Whether the script has a function of this name at its top level, defined or imported."""
+    """Returns whether the script has a function of this name at its top level, defined or imported."""
     with open(path, "rb") as file:
         tree = ast.parse(file.read(), path)
     for node in tree.body:

@@ -1,4 +1,4 @@
-"""What to compile of a training script: the outermost modules it calls, or the blocks that repeat inside them.
+"""The parts of a training script to compile: the outermost modules it calls, or the blocks that repeat inside them.
 
 A block that repeats is compiled once and used for all of its copies, in a small part of the time that the whole model
 takes. Copies must be alike in the shapes of their parameters, else each would be another graph.
@@ -50,14 +50,14 @@ def outermost(modules: Iterable[Module]) -> list[Module]:
 
 
 def inside_ddp(module: Module) -> Module:
-    """What DDP wraps: its own part is not traced, and torch cuts the graph of its inside where gradients are exchanged."""
+    """The module that DDP wraps: its own part is not traced, and torch cuts its inside where gradients are exchanged."""
     import torch
 
     return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
 
 
 def is_compiled(module: Module) -> bool:
-    """Whether the script (or Accelerate) has compiled the module, or a part of it."""
+    """Returns whether the script (or Accelerate) has compiled the module, or a part of it."""
     return any(
         type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
         for part in module.modules()

@@ -1,4 +1,4 @@
-"""Whether the storage for copies of checkpoints takes them: asked before the ranks start, not after hours of training."""
+"""Checks whether the storage for copies of checkpoints takes them, before the ranks start and not after hours."""
 
 from __future__ import annotations
 

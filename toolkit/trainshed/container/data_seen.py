@@ -1,4 +1,4 @@
-"""What data this host has before the script can change it: a fingerprint of each channel, for the run record."""
+"""Notes what data this host has before the script can change it: a fingerprint of each channel, for the run record."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def describe(planned: Planned) -> str:
-    """What would be run, for a person; secrets masked."""
+    """Describes what would be run, for a person; secrets masked."""
     import shlex
 
     job, cluster, program, plan = planned.job, planned.cluster, planned.program, planned.plan

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Planned(Record):
-    """What the first four steps of `train` have made: everything that the fifth needs."""
+    """The results of the first four steps of `train`: everything that the fifth needs."""
 
     job: TrainingJob
     cluster: Cluster

@@ -29,7 +29,7 @@ class Ended(Record):
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the ranks ended by themselves, or for a failure, and not because time or machine were taken from them."""
+        """Tells whether the ranks ended by themselves or for a failure: time or machine were not taken from them."""
         return not (self.outcome.stop_signal or self.outcome.timed_out or self.interruption)
 
 

@@ -1,4 +1,4 @@
-"""What `train` prints where there is no job: a short card of what to do."""
+"""The welcome of `train` where there is no job: a short card of what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hyperparameters, settings and variables decide together: program, distribution, compiler and their like."""
+"""Choices that hyperparameters, settings and variables decide together: program, distribution, compiler and their like."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Choices:
         return variable or named or self.settings.program or exported
 
     def source(self) -> str:
-        """Where the code is: a folder, an archive or a URI; "" for the usual places."""
+        """The place of the code: a folder, an archive or a URI; "" for the usual places."""
         named = self.text("sagemaker_submit_directory") or self.settings.source
         environ = self._environ
         return named or environ.get("SAGEMAKER_SUBMIT_DIRECTORY") or environ.get("SM_SOURCE_DIR") or ""
@@ -192,7 +192,7 @@ class Choices:
         )
 
     def compiler(self, distribution: Distribution) -> CompilerRequest:
-        """What the job asks of the compiler; trainshed's own setting wins over the platform's flags."""
+        """Returns what the job asks of the compiler; trainshed's own setting wins over the platform's flags."""
         settings, flag = self.settings, self._hps.get(compile_plan.ENABLED)
         if settings.compiler:
             backend, asked_by = settings.compiler, "trainshed_compiler"

@@ -27,7 +27,7 @@ SEVERAL = "several"  # likewise, but one for each CPU also where a flag asks
 
 
 class DistributionTraits(Record):
-    """What a distribution is like.
+    """The traits of a distribution.
 
     name: as jobs write it.
     default_ranks: NONE, ONE, DEVICES, CPUS or SEVERAL.
@@ -60,12 +60,12 @@ class DistributionTraits(Record):
 
     @property
     def has_ranks(self) -> bool:
-        """Whether its processes are ranks, which listen and meet."""
+        """Tells whether its processes are ranks, which listen and meet."""
         return self.default_ranks != NONE
 
     @property
     def uses_all_devices(self) -> bool:
-        """Whether one process uses all devices of its host, as those of TensorFlow, JAX and Ray do."""
+        """Tells whether one process uses all devices of its host, as those of TensorFlow, JAX and Ray do."""
         return self.default_ranks == ONE
 
 

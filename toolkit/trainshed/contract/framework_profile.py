@@ -1,4 +1,4 @@
-"""What profilerconfig.json asks of the framework's profiler: a trace of some steps, and what `train` has no answer to.
+"""Reads what profilerconfig.json asks of the framework's profiler: a trace of some steps, and what `train` has no answer to.
 
 Source: the names are those of `sagemaker` 2 (`sagemaker.debugger.FrameworkProfile`) and `smdebug` 1.0.34
 (`profiler_config_parser`): each `...ProfilingConfig` in `ProfilingParameters` is a text that holds an object, whose

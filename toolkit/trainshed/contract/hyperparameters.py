@@ -57,7 +57,7 @@ class Hyperparameters(Record):
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a hyperparameter is for the platform or for trainshed, and not for the script."""
+    """Returns whether a hyperparameter is for the platform or for trainshed, and not for the script."""
     return name.startswith(RESERVED_PREFIXES) or name in RESERVED_NAMES
 
 
@@ -85,7 +85,7 @@ def decode_value(value: Any) -> Any:
 
 
 def truthy(value: Any) -> bool:
-    """Whether a flag is on: true, "true", "True", 1, "1", "yes", "on"."""
+    """Returns whether a flag is on: true, "true", "True", 1, "1", "yes", "on"."""
     return value is True or str(value).strip().lower() in ("true", "1", "yes", "on")
 
 

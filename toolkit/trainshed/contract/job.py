@@ -44,7 +44,7 @@ class Distribution(Record):
 
     @property
     def traits(self) -> DistributionTraits:
-        """What this kind of distribution is like."""
+        """The traits of this kind of distribution."""
         return traits_of(self.kind)
 
 
@@ -75,12 +75,12 @@ class TrainingJob(Record):
 
     @property
     def profiler_folder(self) -> str:
-        """Where the machine's samples, the steps' times and traces go."""
+        """The folder where the machine's samples, the steps' times and traces go."""
         return self.profiler.local_path if self.profiler is not None else self.paths.profiler
 
     @property
     def measures_steps(self) -> bool:
-        """Whether the ranks measure their steps; a trace of some of them needs it."""
+        """Tells whether the ranks measure their steps; a trace of some of them needs it."""
         return self.settings.profile == "auto" or (self.profiler is not None and self.profiler.traced is not None)
 
     def channel(self, name: str) -> Channel | None:

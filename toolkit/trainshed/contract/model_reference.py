@@ -27,12 +27,12 @@ class Reference:
 
 
 def is_name(text: str) -> bool:
-    """Whether a model or a tag can be named so."""
+    """Returns whether a model or a tag can be named so."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_stage(text: str) -> bool:
-    """Whether a stage can be named so."""
+    """Returns whether a stage can be named so."""
     return _STAGE.fullmatch(text) is not None
 
 

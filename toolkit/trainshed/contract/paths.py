@@ -83,7 +83,7 @@ class Paths(Record):
 
     @property
     def tensors(self) -> str:
-        """What ranks have seen of their tensors, for the rules, in the form of `metrics`; one file for each process."""
+        """The folder of what ranks have seen of their tensors, for the rules: a file a process, in the form of `metrics`."""
         return f"{self.output}/tensors"
 
     @property
@@ -93,7 +93,7 @@ class Paths(Record):
 
     @property
     def scraped_metrics(self) -> str:
-        """What `train` finds in the ranks' output, in the same form; apart, since the platform searches the log itself."""
+        """The folder of what `train` finds in the ranks' output: apart, as the platform searches the log itself."""
         return f"{self.output}/metrics/trainshed"
 
     @property

@@ -1,4 +1,4 @@
-"""Where the ready programs are: with an image, with an installed trainshed, with a checkout."""
+"""The places of the ready programs: with an image, with an installed trainshed, with a checkout."""
 
 from __future__ import annotations
 

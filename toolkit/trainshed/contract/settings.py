@@ -1,4 +1,4 @@
-"""What a job may ask of trainshed itself: hyperparameters `trainshed_<name>` or variables `TRAINSHED_<NAME>`.
+"""Settings of trainshed itself in a job: hyperparameters `trainshed_<name>` or variables `TRAINSHED_<NAME>`.
 
 The hyperparameter wins: it belongs to the job, while the variable may come with the image. So do the platform's own
 hyperparameters where they decide the same (`sagemaker_mpi_num_of_processes_per_host` over TRAINSHED_PROCESSES_PER_HOST).

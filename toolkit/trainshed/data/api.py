@@ -1,4 +1,4 @@
-"""What scripts call."""
+"""The functions that scripts call."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Speed(Record):
-    """What a number of workers read.
+    """The speed at which a number of workers read.
 
     first: seconds until the first batch, with the start of the workers. seconds: that the batches after it took.
     """

@@ -20,7 +20,7 @@ _MARKERS = (".", "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_com
 
 
 class ChannelFacts(Record):
-    """What the job says of a channel.
+    """The job's facts about a channel.
 
     path: its folder, or where its pipes are (`PATH_0`, `PATH_1`, ...). input_mode: File, FastFile or Pipe.
     sharded: whether each host has a part of its own. shuffled: whether each epoch's pipe has its files in another order.

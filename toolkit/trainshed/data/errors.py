@@ -1,4 +1,4 @@
-"""What can be wrong with a channel's data: the public name of `formats.errors`."""
+"""Errors of a channel's data: the public name of `formats.errors`."""
 
 from .formats.errors import DataError, SampleError, broken, damaged, placed
 

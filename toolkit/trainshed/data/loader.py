@@ -32,7 +32,7 @@ _SCATTERED_SAMPLES = 16  # of a block of records that are files of their own
 
 
 class Source(Protocol):
-    """What is loaded: `dataset.Files`."""
+    """The data to load: `dataset.Files`."""
 
     name: str
 
@@ -127,7 +127,7 @@ class Loader:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop is, for `load_state_dict` of a loader on any rank of a job of any size."""
+        """The place of the loop, for `load_state_dict` of a loader on any rank of a job of any size."""
         return {
             "version": _STATE,
             "epoch": self.epoch,
@@ -220,10 +220,10 @@ class _Batches(torch.utils.data.Dataset[object]):
                 lambda error, number: self._files.placed(error, *self._order.places([positions[start + number]])[0]),
             )
         except DataError as error:
-            return Trouble(error.message, error.hint)
+            return WorkerError(error.message, error.hint)
 
 
-class Trouble(Record):
+class WorkerError(Record):
     """A DataError on its way from a worker: torch would make a traceback of it."""
 
     message: str
@@ -293,7 +293,7 @@ def made(
 
 
 def _checked(batch: Any) -> Any:
-    if isinstance(batch, Trouble):
+    if isinstance(batch, WorkerError):
         raise DataError(batch.message, hint=batch.hint)
     return batch
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from .formats.errors import DataError
-from .loader import Trouble, made, run
+from .loader import WorkerError, made, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _STATE = 1  # version of `state_dict`
 
 
 class Source(Protocol):
-    """What is loaded: `stream.Stream`."""
+    """The data to load: `stream.Stream`."""
 
     name: str
 
@@ -30,7 +30,7 @@ class Source(Protocol):
 
     @property
     def reshuffled(self) -> bool:
-        """Whether an epoch that is read again comes in another order."""
+        """Tells whether an epoch that is read again comes in another order."""
 
     def begun(self) -> None:
         """Counts the epochs that this process has begun."""
@@ -83,7 +83,7 @@ class StreamLoader:
         self.epoch, self._taken = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop is, for `load_state_dict` of a loader with the same batches."""
+        """The place of the loop, for `load_state_dict` of a loader with the same batches."""
         return {"version": _STATE, "epoch": self.epoch, "batch": self._batch, "taken": self._taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -115,4 +115,4 @@ class _Made(torch.utils.data.Dataset[object]):
         try:
             return made(form, records, transform, collate, lambda error, _: DataError(f"{name}: {error.message}"))
         except DataError as error:
-            return Trouble(error.message, error.hint)
+            return WorkerError(error.message, error.hint)

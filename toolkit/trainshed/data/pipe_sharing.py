@@ -34,7 +34,7 @@ _LONGEST = 100  # characters of a socket's path: the system takes 107
 
 
 class Seat(Record):
-    """Where this process stands on its host. local_rank: 0 reads. job: tells jobs on one machine apart."""
+    """The place of this process on its host. local_rank: 0 reads. job: tells jobs on one machine apart."""
 
     local_rank: int = 0
     local_world: int = 1

@@ -84,7 +84,7 @@ class Stream:
 
     @property
     def reshuffled(self) -> bool:
-        """Whether an epoch that is read again comes in another order."""
+        """Tells whether an epoch that is read again comes in another order."""
         return self._facts.shuffled
 
     def _records(self, over: threading.Event) -> Iterator[Any]:

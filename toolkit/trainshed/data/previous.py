@@ -32,7 +32,7 @@ _DEEPEST = 3  # folders that an archive may lie below the channel's: PREFIX/JOB/
 
 
 def has_previous_model(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether the job has a channel `model`."""
+    """Returns whether the job has a channel `model`."""
     try:
         facts_of(CHANNEL, os.environ if environ is None else environ)
     except DataError:

@@ -37,7 +37,7 @@ class Deal(Record):
 
 
 class Share:
-    """What one rank gets.
+    """The share of one rank.
 
     Args:
         left: what is dealt; at least one sample.
@@ -84,7 +84,7 @@ class Share:
         return first, self._start(batch) - self._start(first), self._start(batch + 1) - self._start(first)
 
     def left(self, taken: int) -> list[tuple[int, int]]:
-        """What is left when so many batches are taken, as runs."""
+        """Returns what is left when so many batches are taken, as runs."""
         had: dict[int, int] = {}  # first batch of a window -> how many of it
         for _, batch in zip(range(taken), self.order(), strict=False):
             first, _ = self._window(batch)
@@ -111,7 +111,7 @@ class Share:
 
 
 def left_of(total: int, deals: Sequence[Deal], seed: str) -> Runs:
-    """What is left of an epoch after all these deals, one after the other.
+    """Returns what is left of an epoch after all these deals, one after the other.
 
     Args:
         total: its samples.

@@ -1,4 +1,4 @@
-"""What the processes of one user share on a machine: a folder in the temporary one that nobody else can write to."""
+"""The cache that one user's processes share on a machine: a folder in the temporary one that nobody else can write to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where `train` itself speaks: one line at a time on stderr, so that stdout is the script's alone."""
+"""The console of `train` itself: one line at a time on stderr, so that stdout is the script's alone."""
 
 from __future__ import annotations
 

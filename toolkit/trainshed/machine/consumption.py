@@ -1,4 +1,4 @@
-"""What CPUs, memory, disks, network and processes of this machine have consumed so far, from /proc (proc(5)).
+"""Measures what CPUs, memory, disks, network and processes of this machine have consumed so far, from /proc (proc(5)).
 
 By hand, without psutil: a sampler beside every job must be small. Measured for `benchmarks/observe.py`, psutil takes five
 more MiB and three times the CPU time for the same numbers.

@@ -53,7 +53,7 @@ _EVERY = 1024  # files between two looks at the clock
 
 
 class Fingerprint(Record):
-    """What is known of a folder's data.
+    """The fingerprint of a folder's data.
 
     digest: as above; "" where there was no time for one.
     files, bytes: how many, and their sizes together.

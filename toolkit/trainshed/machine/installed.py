@@ -24,7 +24,7 @@ _LARGEST = 64 << 10  # bytes of direct_url.json
 
 
 def environment() -> dict[str, Any]:
-    """What a script started by this interpreter finds, for the run record.
+    """Describes what a script started by this interpreter finds, for the run record.
 
     Returns:
         `python` (version), `executable`, `platform` (`Linux x86_64`), `packages` (version by name), and `sources`: of

@@ -1,4 +1,4 @@
-"""What is mounted, and how file systems in user space (FUSE) are taken away."""
+"""Mounts of this machine, and how file systems in user space (FUSE) are taken away."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MountPoint(Record):
 
 
 def mount_points(text: str | None = None) -> list[MountPoint]:
-    """What this process sees mounted, in the order of mounting; [] where the kernel does not say.
+    """Lists the mounts that this process sees, in the order of mounting; [] where the kernel does not say.
 
     Args:
         text: of /proc/self/mountinfo (proc_pid_mountinfo(5)), read if None.
@@ -45,7 +45,7 @@ def mount_points(text: str | None = None) -> list[MountPoint]:
 
 
 def is_mounted(point: str) -> bool:
-    """Whether a file system is mounted exactly there. Asks the kernel's table: a dead one would not answer."""
+    """Returns whether a file system is mounted exactly there. Asks the kernel's table: a dead one would not answer."""
     return any(one.point == point for one in mount_points())
 
 

@@ -36,7 +36,7 @@ _SPECIAL = {
 }
 
 
-class Entry(Record):
+class PackedEntry(Record):
     """A thing below a folder that is packed.
 
     Attributes:
@@ -54,7 +54,7 @@ class Entry(Record):
 
 
 class Packed(Record):
-    """What went into an archive.
+    """The content of a packed archive.
 
     Attributes:
         files: files and links in it. size: their bytes before compression.
@@ -68,9 +68,9 @@ class Packed(Record):
     lost: tuple[str, ...] = ()
 
 
-def listed(folder: str) -> tuple[list[Entry], list[str]]:
+def listed(folder: str) -> tuple[list[PackedEntry], list[str]]:
     """(everything below a folder but the folders, by name; `name: why` of what cannot be listed). Links are not followed."""
-    found: list[Entry] = []
+    found: list[PackedEntry] = []
     problems: list[str] = []
     queue = [""]
     while queue:
@@ -93,7 +93,7 @@ def listed(folder: str) -> tuple[list[Entry], list[str]]:
                 queue.append(f"{prefix}{name}/")
                 continue
             found.append(
-                Entry(
+                PackedEntry(
                     path=path,
                     name=f"{prefix}{name}",
                     special=_SPECIAL.get(stat.S_IFMT(status.st_mode), ""),
@@ -109,7 +109,7 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def pack(archive: str, entries: Iterable[Entry], progress: Progress = lambda files, size: None) -> Packed:
+def pack(archive: str, entries: Iterable[PackedEntry], progress: Progress = lambda files, size: None) -> Packed:
     """Writes files and links to `archive`; special files are left out.
 
     Raises:
@@ -156,7 +156,7 @@ def pack(archive: str, entries: Iterable[Entry], progress: Progress = lambda fil
     return Packed(len(members), packed, hashed.hash.hexdigest(), tuple(lost))
 
 
-def _opened(tar: tarfile.TarFile, entry: Entry) -> tuple[tarfile.TarInfo, _Content]:
+def _opened(tar: tarfile.TarFile, entry: PackedEntry) -> tuple[tarfile.TarInfo, _Content]:
     """A member's header, without this machine's users, and its content. Raises OSError."""
     if entry.link:
         info, content = tar.gettarinfo(entry.path, entry.name), _Content(-1)
@@ -264,7 +264,7 @@ def _read_back(archive: str, members: Sequence[tuple[str, int]], sha256: str) ->
             raise damaged
 
 
-def changes(before: Iterable[Entry], after: Iterable[Entry]) -> list[str]:
+def changes(before: Iterable[PackedEntry], after: Iterable[PackedEntry]) -> list[str]:
     """`name: why` of what is different in the second of two lists: something still writes."""
     first = {entry.name: entry.state for entry in before}
     second = {entry.name: entry.state for entry in after}

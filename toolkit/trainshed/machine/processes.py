@@ -179,7 +179,7 @@ def _stat_field(pid: int, index: int) -> str:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """What follows the command name in /proc/PID/stat (proc(5)): state, parent, group, session ...; [] if it has ended."""
+    """Returns the fields after the command name in /proc/PID/stat (proc(5)): state, parent, group ...; [] at its end."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()
@@ -188,12 +188,12 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Returns whether a process has a handler for a signal."""
     return _is_in_set(pid, "SigCgt:", signum)
 
 
 def blocks(pid: int, signum: int) -> bool:
-    """Whether the main thread of a process has a signal blocked now."""
+    """Returns whether the main thread of a process has a signal blocked now."""
     return _is_in_set(pid, "SigBlk:", signum)
 
 

@@ -79,7 +79,7 @@ def remove_folders(train_id: str, environ: Mapping[str, str]) -> None:
 
 
 def can_execute(folder: str) -> bool:
-    """Whether programs and libraries in this folder can be executed: its file system is not mounted `noexec`."""
+    """Returns whether programs and libraries in this folder can be executed: its file system is not mounted `noexec`."""
     return not os.statvfs(folder).f_flag & os.ST_NOEXEC
 
 

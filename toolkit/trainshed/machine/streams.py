@@ -68,7 +68,7 @@ class Console:
         self.waiting = [bytes(data)] if data else []
 
     def takes(self) -> bool:
-        """Whether a write of up to PIECE bytes would not have to wait."""
+        """Returns whether a write of up to PIECE bytes would not have to wait."""
         if not self.blocks:
             return True
         poll = select.poll()
@@ -129,7 +129,7 @@ class Terminal:
 
 
 def same_file(one: int, other: int) -> bool:
-    """Whether two descriptors lead to the same pipe, terminal or file."""
+    """Returns whether two descriptors lead to the same pipe, terminal or file."""
     try:
         return os.path.samestat(os.fstat(one), os.fstat(other))
     except OSError:

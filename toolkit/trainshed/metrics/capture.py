@@ -1,4 +1,4 @@
-"""Whether what a regular expression captures is the number that the line shows, and one that would capture it."""
+"""Checks whether a regular expression captures the number that the line shows, and finds one that would."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def words_of(name: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
 
 
 def nearest(words: tuple[str, ...], line: str) -> bool:
-    """Whether a definition with these words was probably meant for a line: it has all of them, and a number after one."""
+    """Returns whether a definition with these words was probably meant for a line: it has them and a number after one."""
     return bool(words) and all(word in line for word in words) and _after(words, plain(line)) is not None
 
 

@@ -37,7 +37,7 @@ _LINE = re.compile(
 
 
 class Track:
-    """What one process measured of one metric, in its order: four columns of the same length.
+    """The values of one metric in one process, in its order: four columns of the same length.
 
     steps, epochs: NaN where nobody said.
     times: seconds since 1970.

@@ -1,4 +1,4 @@
-"""What the trainers of transformers and Lightning log, to their last digit, for jobs that ask for it (`metrics: loggers`).
+"""Hands on what the trainers of transformers and Lightning log, to the last digit, for jobs with `metrics: loggers`.
 
 `install` hooks into every Trainer: a callback hands on what it logs, with its step and epoch. Nothing has to be printed.
 """

@@ -67,7 +67,7 @@ class Scraper:
             self._define(name, regex)
 
     def scan(self, block: bytes, time: float, rank: int | None = None) -> list[Point]:
-        """What whole lines hold.
+        """Finds the points that whole lines hold.
 
         Args:
             block: lines as they were printed, each with its newline.
@@ -89,7 +89,7 @@ class Scraper:
         return points
 
     def remarks(self) -> list[str]:
-        """What a person must know, each once: lines that begin with the metric's name."""
+        """Collects remarks for a person, each once: lines that begin with the metric's name."""
         taken, self._remarks = self._remarks, []
         return taken
 

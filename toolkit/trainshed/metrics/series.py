@@ -29,7 +29,7 @@ class Series(Record):
     points: tuple[Point, ...]
 
     def steps(self) -> list[int]:
-        """What the curve is drawn over: the points' steps where they grow, else their numbers from 1."""
+        """The x values of the curve: the points' steps where they grow, else their numbers from 1."""
         steps = [point.step for point in self.points if point.step is not None]
         grow = len(steps) == len(self.points) and all(a <= b for a, b in itertools.pairwise(steps))
         return steps if grow else list(range(1, len(self.points) + 1))
@@ -47,7 +47,7 @@ def read_outputs(*outputs: str) -> dict[str, Series]:
 
 
 def folders_of(output: str) -> tuple[str, ...]:
-    """Where the metrics are in a host's output folder."""
+    """The folders of metrics in a host's output folder."""
     return tuple(f"{output}/metrics/{name}" for name in _FOLDERS)
 
 

@@ -1,4 +1,4 @@
-"""What holds a training up, in one sentence, from what its ranks and their machines have measured.
+"""Says what holds a training up, in one sentence, from what its ranks and their machines have measured.
 
 A job goes as fast as the rank that waits least for the others: its steps are what counts. Of all that can be gained there,
 the largest share wins; where nothing stands out, the model itself takes the time.

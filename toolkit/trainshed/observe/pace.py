@@ -29,7 +29,7 @@ _WAITED = ("communication", "checkpoint")  # of a step: what is not a rank's own
 
 
 class Pace(Record):
-    """What one rank tells of its last blocks.
+    """The report of one rank on its last blocks.
 
     rank, world, pid, host: of the rank. local: its number on the host.
     step: how many steps it has made. blocks: how many blocks these were.
@@ -58,7 +58,7 @@ class Pace(Record):
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> Pace:
-        """What a file, or a message of another host, holds. Raises ValueError."""
+        """Reads what a file, or a message of another host, holds. Raises ValueError."""
         try:
             counts = {name: int(fields[name]) for name in ("rank", "world", "pid", "local", "step", "blocks")}
             own = tuple(float(seconds) for seconds in fields["own"])
@@ -82,7 +82,7 @@ def own_part(phases: Mapping[str, float], seconds: float) -> float:
 
 
 def path_of(folder: str, host: str, rank: int) -> str:
-    """Where the rank's file lies.
+    """The path of the rank's file.
 
     Args:
         folder: the profiler's.

@@ -1,4 +1,4 @@
-"""Where a host's profiler files lie, for whoever has its output folder alone."""
+"""The place of a host's profiler files, for whoever has its output folder alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of each rank's training steps goes: the lines that a rank writes, and their reader.
+"""Times of each rank's training steps: the lines that a rank writes, and their reader.
 
     profiler/steps/algo-1.rank-0.1790000000123.json
 
@@ -41,7 +41,7 @@ _IN_WORDS = {
 
 
 def phase_in_words(phase: str) -> str:
-    """What a rank does there, after "its"."""
+    """Says what a rank does there, after "its"."""
     return _IN_WORDS.get(phase, phase)
 
 
@@ -69,7 +69,7 @@ class Window(Record):
 
 
 class RankSteps(Record):
-    """What one rank measured in one life of its process.
+    """The measurements of one rank in one life of its process.
 
     facts: of its latest `Facts` lines; all may be absent: `World`, `Host`, `Device`, `Workers` (of the loader), `Cpus`
         (that the rank may use), `Batch` (samples of the loader's batches), `Pid`.
@@ -95,7 +95,7 @@ class RankSteps(Record):
 
 
 def read_steps(*folders: str) -> list[RankSteps]:
-    """What all ranks of a run have measured, by rank; of several lives of a rank the later ones come later.
+    """Reads what all ranks of a run have measured, by rank; of several lives of a rank the later ones come later.
 
     Args:
         folders: the hosts' profiler folders (`<output>/profiler`).

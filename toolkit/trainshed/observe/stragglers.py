@@ -34,7 +34,7 @@ _REASONS = {  # NVML's clock event reasons (nvml.h) that hold a GPU's clock down
 
 
 class Around(Record):
-    """What is known of a host while its ranks train.
+    """The facts about a host while its ranks train.
 
     stolen: the part of its CPU time that other machines on the same hardware take, from 0 to 1.
     throttled: by number of a GPU what holds its clock down, NVML's bits.
@@ -83,7 +83,7 @@ class Lagging:
         self._behind: dict[int, int] = {}  # ranks that were named: their place in `episodes`, -1 for none
 
     def take(self, paces: Iterable[Pace], around: Mapping[str, Around]) -> list[Change]:
-        """What has changed. Nothing is judged before every rank has ended a block since the last time.
+        """Returns what has changed. Nothing is judged before every rank has ended a block since the last time.
 
         Args:
             paces: the latest of all ranks.

@@ -56,7 +56,7 @@ def sample_text(values: Iterable[Value], node: str, time: float) -> bytes:
 
 
 def file_of(second: int, number: int) -> str:
-    """Where the samples from a second on lie, below `FOLDER`.
+    """The path of the samples from a second on, below `FOLDER`.
 
     Args:
         second: since 1970.

@@ -21,7 +21,7 @@ MOST_STEPS = 1000
 _MOST_BYTES = 4 << 20  # of an answer
 
 
-class Request(Record):
+class TraceRequest(Record):
     """
     id: milliseconds since 1970, when it was made.
     steps: how many to record. rank: whose.
@@ -43,7 +43,7 @@ class Operator(Record):
     device: float
 
 
-class Answer(Record):
+class TraceResult(Record):
     """
     seconds: that the recorded steps took.
     operators: those that took most, the largest first.
@@ -58,12 +58,12 @@ class Answer(Record):
     error: str = ""
 
 
-def trace_path(folder: str, request: Request) -> str:
+def trace_path(folder: str, request: TraceRequest) -> str:
     """The trace that answers a request."""
     return f"{folder}/{FOLDER}/{request.id}.rank-{request.rank}.trace.json.gz"
 
 
-def ask(folder: str, request: Request) -> None:
+def ask(folder: str, request: TraceRequest) -> None:
     """Asks the ranks whose profiler folder this is.
 
     Raises:
@@ -73,17 +73,17 @@ def ask(folder: str, request: Request) -> None:
     write_atomic(f"{folder}/{REQUEST}", json.dumps(fields) + "\n")
 
 
-def asked(folder: str) -> Request | None:
-    """What is asked; None where nothing is, or nothing that can be read."""
+def asked(folder: str) -> TraceRequest | None:
+    """Reads what is asked; None where nothing is, or nothing that can be read."""
     fields = read_object(f"{folder}/{REQUEST}", _MOST_BYTES)
     try:
-        request = Request(int(fields["Id"]), int(fields["Steps"]), int(fields["Rank"]), float(fields["Until"]))
+        request = TraceRequest(int(fields["Id"]), int(fields["Steps"]), int(fields["Rank"]), float(fields["Until"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
     return request if request.id > 0 and 0 < request.steps <= MOST_STEPS else None
 
 
-def answer(folder: str, request: Request, found: Answer) -> None:
+def answer(folder: str, request: TraceRequest, found: TraceResult) -> None:
     """Answers; the trace must be there.
 
     Raises:
@@ -98,7 +98,7 @@ def answer(folder: str, request: Request, found: Answer) -> None:
     write_atomic(_answer_path(folder, request), json.dumps(fields) + "\n")
 
 
-def answered(folder: str, request: Request) -> Answer | None:
+def answered(folder: str, request: TraceRequest) -> TraceResult | None:
     """The answer; None while there is none."""
     fields = read_object(_answer_path(folder, request), _MOST_BYTES)
     try:
@@ -106,10 +106,10 @@ def answered(folder: str, request: Request) -> Answer | None:
             Operator(str(name), int(calls), float(cpu), float(device)) for name, calls, cpu, device in fields["Operators"]
         )
         busy = fields.get("Busy")
-        return Answer(float(fields["Seconds"]), operators, None if busy is None else float(busy), str(fields["Error"]))
+        return TraceResult(float(fields["Seconds"]), operators, None if busy is None else float(busy), str(fields["Error"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def _answer_path(folder: str, request: Request) -> str:
+def _answer_path(folder: str, request: TraceRequest) -> str:
     return f"{folder}/{FOLDER}/{request.id}.rank-{request.rank}.json"

@@ -1,4 +1,4 @@
-"""What all ranks do or none: a failure on one of them is the same error on all."""
+"""Work that all ranks do or none: a failure on one of them is the same error on all."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from .tracing import rng
 
 
 def on_first_rank(holding: Holding, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a method of the user's model returns, on all ranks of the pipeline. Collective over the pipeline.
+    """Returns what a method of the user's model returns, on all ranks of the pipeline. Collective over the pipeline.
 
     Nothing of it stays in the model. Random numbers that it draws are drawn for all ranks, if they were at the same place.
 

@@ -73,7 +73,7 @@ def _master(master: nn.Parameter | None, held: torch.Tensor) -> nn.Parameter:
 
 
 def is_away(parameter: torch.Tensor) -> bool:
-    """Whether a parameter lies in other memory than the CPU's."""
+    """Returns whether a parameter lies in other memory than the CPU's."""
     return parameter.device.type != "cpu"
 
 
@@ -83,7 +83,7 @@ def _goes(parameter: torch.Tensor, holding: Holding | None) -> bool:
 
 
 def home_of_state(parameter: torch.Tensor, holding: Holding | None) -> torch.device:
-    """Where an optimizer keeps what it has for a parameter."""
+    """The device on which an optimizer keeps a parameter's state."""
     return torch.device("cpu") if _goes(parameter, holding) else parameter.device
 
 
@@ -98,7 +98,7 @@ def _moved(entry: Any) -> Any:
 
 
 def has_others(optimizer: torch.optim.Optimizer, holding: Holding | None) -> bool:
-    """Whether an optimizer has to update others in the place of its parameters.
+    """Returns whether an optimizer has to update others in the place of its parameters.
 
     Raises:
         PipelineError: it cannot.
@@ -170,7 +170,7 @@ def _is_large(entry: Any) -> bool:
 
 
 def is_bare(entry: State) -> bool:
-    """Whether a state is a master alone, which torch's own optimizers do not take."""
+    """Returns whether a state is a master alone, which torch's own optimizers do not take."""
     return set(entry) == {MASTER}
 
 

@@ -209,7 +209,7 @@ class PipelineModel(nn.Module):
         self._handler.backward(losses)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module's own `generate` returns (that of transformers), on all ranks of the pipeline. Collective.
+        """Returns what the module's own `generate` returns (that of transformers), on all ranks of the pipeline. Collective.
 
         The first rank runs the undivided model, to which the others lend what they hold: it needs room for all parameters.
 
@@ -240,7 +240,7 @@ class PipelineModel(nn.Module):
 
     @property
     def partitioned(self) -> bool:
-        """Whether the first step has given each rank its stages."""
+        """Tells whether the first step has given each rank its stages."""
         return self.holding.partitioned
 
     @property
@@ -303,7 +303,7 @@ class PipelineModel(nn.Module):
             yield from holder.division.divided
 
     def is_distributed_parameter(self, parameter: torch.Tensor) -> bool:
-        """Whether this rank has a part of a parameter, as other ranks of its tensor group have others."""
+        """Returns whether this rank has a part of a parameter, as other ranks of its tensor group have others."""
         return tensor_axis(parameter) is not None
 
     # What this rank holds --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the ranks of a job have to work with, measured before its model is there: speed, links, memory. It takes less than a
+"""Measures what the ranks of a job have to work with, before its model is there: speed, links, memory. It takes less than a
 second on a quiet machine.
 
 Ranks that share cores are slower when all of them work. So a product of matrices is timed on one rank alone, and on all at

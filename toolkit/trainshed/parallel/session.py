@@ -1,4 +1,4 @@
-"""What this process is doing: the grid, the model and its optimizer, the modules that a script put on stages."""
+"""The state of this process: the grid, the model and its optimizer, the modules that a script put on stages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class WrappedOptimizer(Protocol):
-    """What the model, its engine and gradient clipping need of a `PipelineOptimizer`."""
+    """The methods that the model, its engine and gradient clipping need of a `PipelineOptimizer`."""
 
     @property
     def loss_scale(self) -> float:
@@ -41,16 +41,16 @@ class TensorMarks:
         self._marks: dict[int, tuple[nn.Module, bool]] = {}
 
     def mark(self, module: nn.Module, enabled: bool) -> None:
-        """What the script says of a module last counts."""
+        """Marks a module; what the script says last counts."""
         self._marks[id(module)] = (module, enabled)
 
     def wants(self, module: nn.Module) -> bool:
-        """Whether a module may be divided."""
+        """Returns whether a module may be divided."""
         marked = self._marks.get(id(module))
         return marked[1] if marked is not None else not any(enabled for _, enabled in self._marks.values())
 
     def says(self, module: nn.Module) -> bool | None:
-        """What the script said of this very module; None if nothing."""
+        """Returns what the script said of this very module; None if nothing."""
         marked = self._marks.get(id(module))
         return marked[1] if marked is not None else None
 

@@ -176,7 +176,7 @@ class Whole:
         return nullcontext()
 
     def left(self, value: Any) -> Any:
-        """What the step function returned."""
+        """Returns what the step function returned."""
         return value
 
     def begin(self) -> None:

@@ -123,7 +123,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init` was called."""
+    """Returns whether `init` was called."""
     return session.grid is not None
 
 

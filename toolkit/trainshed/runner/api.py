@@ -64,7 +64,7 @@ class Training:
 
     @property
     def running(self) -> bool:
-        """Whether the run is in progress."""
+        """Tells whether the run is in progress."""
         return bool(self._load().runner)
 
     @property
@@ -87,7 +87,7 @@ class Training:
         return path if os.path.isfile(path) else ""
 
     def logs(self, host: str = "") -> str:
-        """What the hosts, or one of them, have printed so far."""
+        """Returns what the hosts, or one of them, have printed so far."""
         several = len(logs_of(self._stored)) > 1 and not host
         lines = follow(self._stored, hosts=[host] if host else None, forever=False)
         return b"".join(tagged(name, line, several) for name, line in filter(None, lines)).decode("utf-8", "replace")

@@ -9,7 +9,7 @@ import pytest
 
 from trainshed.container.hangs.activity import COLLECTIVE, Activity
 from trainshed.container.hangs.gathering import GATHER_SECONDS, Gatherer
-from trainshed.container.hangs.hang_report import Part
+from trainshed.container.hangs.hang_report import HostReport
 from trainshed.container.hangs.stragglers import Where
 from trainshed.container.roster.roster import Roster
 
@@ -35,9 +35,9 @@ class Hosts(Roster):
         return [name for name in self.names if name not in self.ended]
 
 
-def part(host: str, moved: bool = False) -> Part:
+def part(host: str, moved: bool = False) -> HostReport:
     where = Where(int(host[-1]) - 1, host, Activity(COLLECTIVE, "all_reduce", "train.py:60"))
-    return Part(host, (where,), f"the stacks of {host}", moved)
+    return HostReport(host, (where,), f"the stacks of {host}", moved)
 
 
 @pytest.fixture

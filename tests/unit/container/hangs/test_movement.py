@@ -12,12 +12,12 @@ import pytest
 from trainshed.container.hangs import movement
 from trainshed.container.hangs.activity import COLLECTIVE, WORK, Activity
 from trainshed.container.hangs.hang_watch import HangWatch
-from trainshed.container.hangs.movement import Reading
+from trainshed.container.hangs.movement import RankUsage
 from trainshed.container.hangs.sample import Sample, anything_moved
 from trainshed.container.hangs.stragglers import Where
 from trainshed.container.roster.roster import Alone
 
-BEFORE = Reading(at=0.0, pids=(1, 2), own_cpu=5.0, other_cpu=5.0, bytes=1000, spins=False)
+BEFORE = RankUsage(at=0.0, pids=(1, 2), own_cpu=5.0, other_cpu=5.0, bytes=1000, spins=False)
 LIMIT = 60.0  # seconds; a process that hangs must not hang the tests
 LONG = 200.0  # seconds between two looks
 
@@ -136,7 +136,7 @@ def test_a_launchers_children_are_the_ranks_that_their_variable_says() -> None:
 def test_a_process_that_has_ended_has_used_nothing_and_is_called_ended() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    reading = movement.read(movement.Rank(0, process.pid, (process.pid,)), 1.0)
+    reading = movement.read(movement.RankProcesses(0, process.pid, (process.pid,)), 1.0)
 
     assert (reading.own_cpu, reading.other_cpu, reading.bytes) == (0.0, 0.0, 0)
     assert movement.describe(process.pid) == "ended"
@@ -150,7 +150,7 @@ def test_a_process_that_computes_is_ready_and_one_that_sleeps_is_not() -> None:
             assert process.stdout is not None
             process.stdout.readline()
             deadline = time.monotonic() + LIMIT
-            while movement.read(movement.Rank(0, process.pid, (process.pid,)), 0.0).own_ready is not ready:
+            while movement.read(movement.RankProcesses(0, process.pid, (process.pid,)), 0.0).own_ready is not ready:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
         finally:

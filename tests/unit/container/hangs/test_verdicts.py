@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from trainshed.container.hangs.activity import COLLECTIVE, ENDED, GAVE_UP, UNKNOWN, WORK, Activity, activity
-from trainshed.container.hangs.hang_report import Part, part_of, put_together, write
+from trainshed.container.hangs.hang_report import HostReport, part_of, put_together, write
 from trainshed.container.hangs.stacks import Frame
 from trainshed.container.hangs.stragglers import Where, judge, lines, ranges
 
@@ -123,7 +125,7 @@ def test_a_program_without_ranks_is_called_the_script() -> None:
 def test_many_ranks_are_told_in_few_words_and_lines() -> None:
     many = ranks(*[Activity(WORK, "", f"train.py:{min(number % 30, 20)}") for number in range(512)])
     report = put_together(
-        "asked for", [Part("algo-1", tuple(many), "", recorded=8)], [f"algo-{number}" for number in range(300, 310)]
+        "asked for", [HostReport("algo-1", tuple(many), "", recorded=8)], [f"algo-{number}" for number in range(300, 310)]
     )
 
     assert len(report.console("/a")) <= 12 and all(len(line) < 600 for line in report.console("/a"))
@@ -137,13 +139,13 @@ def test_a_part_travels_as_json_and_keeps_every_ranks_stacks_within_bounds() -> 
     from trainshed.container.hangs.sample import Sample
 
     part = part_of("algo-1", [Sample(where, "x" * 300_000, "") for where in ranks(WAITS, LOADS)], moved=True)
-    back = Part.of(json.loads(json.dumps(part.plain())))
+    back = HostReport.of(json.loads(json.dumps(part.plain())))
 
     assert back == part and len(part.text) < 210_000
     assert "=== rank 0 on algo-1 waits in all_reduce" in part.text and "=== rank 1 on algo-1 is in data loading" in part.text
 
 
-def test_reports_are_counted_on_and_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path) -> None:
+def test_reports_are_counted_on_and_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path: Path) -> None:
     assert [write(str(tmp_path), "algo-1", "text") for _ in range(2)] == [
         f"{tmp_path}/hang-algo-1-{number}.txt" for number in (1, 2)
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from trainshed.container.notices import Interruption, Notices
 from trainshed.container.supervisor.launch_plan import Outcome, ProcessResult, ProcessSpec
-from trainshed.contract.wire.notice import Answer, write_answer
+from trainshed.contract.wire.notice import Acknowledgement, write_answer
 
 
 def rank(number: int, returncode: int, stopped: bool = True) -> ProcessResult:
@@ -23,7 +23,7 @@ def interruption(folder: Path, answered: tuple[int, ...], *results: ProcessResul
     notices = Notices(path, {}, lambda _: None, watch=False, exit_code=75)
     notices.interrupted_elsewhere("algo-2: stopped by SIGTERM", 110.0)
     for number in answered:
-        write_answer(path, Answer(rank=number, step=15, checkpoint="/c/step-15", reason="SIGTERM received"))
+        write_answer(path, Acknowledgement(rank=number, step=15, checkpoint="/c/step-15", reason="SIGTERM received"))
     return notices.interruption(Outcome(results=results, stopped_by="algo-2: stopped by SIGTERM"), len(results))
 
 

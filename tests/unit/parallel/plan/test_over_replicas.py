@@ -64,7 +64,7 @@ def test_what_is_kept_is_shared_out_and_buckets_are_there_when_activations_are_g
 
 
 def test_on_a_gpu_adam_makes_a_tensor_as_large_as_each_parameter() -> None:
-    """Measured with AdamW on an H200: docs/gpu.md."""
+    """Measured with AdamW on an H200: docs/evidence/gpu.md."""
     one = plan(entry(40, 40, 80, 30))
     assert over.replicated(way(1, on_cpus=False), one).memory_mib == 160 + 40
     assert over.replicated(way(1, on_cpus=False, optimizer_states=1), one).memory_mib == 160 + 30

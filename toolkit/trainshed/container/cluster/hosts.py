@@ -24,7 +24,7 @@ def natural_order(hosts: Iterable[str]) -> tuple[str, ...]:
 
 
 def resolves(host: str) -> bool:
-    """Whether the name has an address."""
+    """Returns whether the name has an address."""
     import socket  # slow to load, and jobs on one host never need it
 
     try:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Counted(Record):
-    """What a scheduler says: how many hosts, which one this is, the first one's address, names where it knows them."""
+class SchedulerFacts(Record):
+    """Facts that a scheduler gives: how many hosts, which one this is, the first one's address, names if it knows them."""
 
     scheduler: str
     count: int
@@ -32,7 +32,7 @@ def number(environ: Mapping[str, str], name: str) -> int:
     return value
 
 
-def cluster_of(counted: Counted, source: str) -> Cluster:
+def cluster_of(counted: SchedulerFacts, source: str) -> Cluster:
     """The cluster; hosts without known names are called host-0, host-1 ... Raises JobError."""
     problems = []
     if not 0 <= counted.rank < max(counted.count, 1):

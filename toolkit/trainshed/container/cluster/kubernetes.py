@@ -14,7 +14,7 @@ from __future__ import annotations
 from trainshed.base.errors import JobError, Problem
 from trainshed.contract.cluster import Cluster
 
-from .indexed import Counted, cluster_of, number
+from .indexed import SchedulerFacts, cluster_of, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
-    """Whether a pod's variables are there."""
+    """Names a pod's variables that are set, "" for none."""
     if environ.get("PET_NODE_RANK") and environ.get("PET_NNODES"):
         return "PET_NNODES and PET_NODE_RANK are set (Kubeflow)"
     if not environ.get("KUBERNETES_SERVICE_HOST"):
@@ -53,4 +53,6 @@ def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     else:
         count, rank, address = "WORLD_SIZE", "RANK", ""
     address = address or environ.get("MASTER_ADDR", "")
-    return cluster_of(Counted("kubernetes", number(environ, count), number(environ, rank), address), f"variable {rank}")
+    return cluster_of(
+        SchedulerFacts("kubernetes", number(environ, count), number(environ, rank), address), f"variable {rank}"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainshed.base.errors import JobError, Problem
 from trainshed.contract.cluster import Cluster
 
-from .indexed import Counted, cluster_of, number
+from .indexed import SchedulerFacts, cluster_of, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
-    """Whether Open MPI's variables are there."""
+    """Names Open MPI's variable where it is set, else ""."""
     return "OMPI_COMM_WORLD_SIZE is set (Open MPI)" if environ.get("OMPI_COMM_WORLD_SIZE") else ""
 
 
@@ -26,4 +26,6 @@ def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
         message = "train starts the ranks itself: start it once on each host"
         raise JobError([Problem("mpirun", message, "processes on this host", local, "mpirun -npernode 1 train")])
     count, rank = number(environ, "OMPI_COMM_WORLD_SIZE"), number(environ, "OMPI_COMM_WORLD_RANK")
-    return cluster_of(Counted("openmpi", count, rank, environ.get("MASTER_ADDR", "")), "variable OMPI_COMM_WORLD_RANK")
+    return cluster_of(
+        SchedulerFacts("openmpi", count, rank, environ.get("MASTER_ADDR", "")), "variable OMPI_COMM_WORLD_RANK"
+    )

@@ -8,7 +8,7 @@ from trainshed.base.errors import JobError, Problem
 from trainshed.contract.cluster import Cluster
 from trainshed.machine.hostlist import expand
 
-from .indexed import Counted, cluster_of, number
+from .indexed import SchedulerFacts, cluster_of, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
-    """Whether this is a task of a job step (and not a batch script, which runs on one node only)."""
+    """Names the step of Slurm that this is a task of, "" for none. (A batch script runs on one node only.)"""
     if environ.get("SLURM_STEP_ID", "").isdigit() and environ.get("SLURM_NODEID") and environ.get("SLURM_STEP_NODELIST"):
         return f"this is step {environ.get('SLURM_JOB_ID')}.{environ['SLURM_STEP_ID']} of Slurm"
     return ""
@@ -32,4 +32,4 @@ def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
         message = "train starts the ranks itself: start it once on each node"
         raise JobError([Problem("Slurm step", message, "tasks per node", tasks, "srun --ntasks-per-node=1 train")])
     rank = number(environ, "SLURM_NODEID")
-    return cluster_of(Counted("slurm", len(hosts), rank, hosts[0], hosts), "variable SLURM_NODEID")
+    return cluster_of(SchedulerFacts("slurm", len(hosts), rank, hosts[0], hosts), "variable SLURM_NODEID")

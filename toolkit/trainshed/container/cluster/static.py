@@ -14,7 +14,7 @@ from trainshed.contract.wire.variables import HOST, HOSTS
 from trainshed.machine.network import interface_to
 
 from .hosts import natural_order
-from .indexed import Counted, cluster_of, number
+from .indexed import SchedulerFacts, cluster_of, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
-    """Whether the variables are set."""
+    """Names the variables that are set, "" for none."""
     if environ.get(HOSTS):
         return f"{HOSTS} lists the hosts"
     if environ.get("NNODES") and environ.get("NODE_RANK"):
@@ -36,7 +36,7 @@ def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """The hosts that the variables name. Raises JobError."""
     if not environ.get(HOSTS):
         count, rank = number(environ, "NNODES"), number(environ, "NODE_RANK")
-        return cluster_of(Counted("static", count, rank, environ.get("MASTER_ADDR", "")), "variable NODE_RANK")
+        return cluster_of(SchedulerFacts("static", count, rank, environ.get("MASTER_ADDR", "")), "variable NODE_RANK")
     hosts = natural_order(host.strip() for host in environ[HOSTS].split(",") if host.strip())
     current = environ.get(HOST) or _own_name(hosts)
     if current not in hosts:

@@ -56,7 +56,7 @@ _CLOCK = struct.Struct("!d")
 
 
 class Pair(Record):
-    """What one host measured of another. Times in seconds; `problem` says why there is no measurement."""
+    """One host's measurements of another. Times in seconds; `problem` says why there is no measurement."""
 
     one: str
     other: str
@@ -173,7 +173,7 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
 
 def facts(code_folder: str) -> dict[str, str]:
-    """What must be equal on all hosts."""
+    """Facts that must be equal on all hosts."""
     packages = sorted({name for folder in sys.path for name in _names(folder) if name.endswith(".dist-info")})
     found = {
         "trainshed": trainshed.__version__,
@@ -212,7 +212,7 @@ def _digest(folder: str) -> str:
     return digest.hexdigest()[:12] if count else "none"
 
 
-class Meeting:
+class ClusterCheck:
     """One host's part in the check."""
 
     def __init__(self, job: TrainingJob, cluster: Cluster, secret: bytes, part: Leader | Member) -> None:
@@ -226,7 +226,7 @@ class Meeting:
         part.listen("doctor", self.heard)
 
     def mine(self) -> dict[str, Any]:
-        """What this host tells host 0 about itself."""
+        """Facts that this host tells host 0 about itself."""
         names = [host for host in self.cluster.hosts if not resolves(host)] if self.cluster.scheduler == "sagemaker" else []
         return {"facts": facts(self.job.paths.code), "port": self.server.port, "unresolved": names}
 
@@ -350,7 +350,7 @@ def checks(environ: Mapping[str, str], say: Callable[[str], None]) -> list[Check
     except TrainshedError as error:
         part.close()
         return [fail("hosts", error.message, error.hint)]
-    meeting = Meeting(job, cluster, key.secret, part)
+    meeting = ClusterCheck(job, cluster, key.secret, part)
     try:
         found = meeting.lead() if cluster.rank == 0 else meeting.follow()
         part.leave(Report(state="done"))

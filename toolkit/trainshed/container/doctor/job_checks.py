@@ -1,4 +1,4 @@
-"""What the job needs: readable configuration and data, writable folders, its program, its launcher, its hosts."""
+"""Checks of what the job needs: readable configuration and data, writable folders, its program, its launcher, its hosts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def checks(environ: Mapping[str, str]) -> list[Check]:
 
 
 def channel(one: Channel, job: TrainingJob) -> Check:
-    """Whether a channel exists and this user can read it; checks up to MOST_FILES files."""
+    """Checks whether a channel exists and this user can read it; checks up to MOST_FILES files."""
     name = f"channel {one.name}"
     if one.input_mode == "Pipe":
         return ok(name, f"Pipe: {one.path}_<epoch> appear when the job runs")
@@ -110,7 +110,7 @@ def writable_folders(job: TrainingJob) -> list[tuple[str, str]]:
 
 
 def folder(name: str, path: str) -> Check:
-    """Whether files can be created there; for a folder that does not exist yet, whether it can be created."""
+    """Checks whether files can be created there; for a folder that does not exist yet, whether it can be created."""
     there = path
     while not os.path.exists(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)

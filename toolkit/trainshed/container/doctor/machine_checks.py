@@ -1,4 +1,4 @@
-"""What the machine or container has, independent of the job: interpreter, limits, memory, GPUs, process 1."""
+"""Checks of the machine or container, independent of the job: interpreter, limits, memory, GPUs, process 1."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def open_files() -> Check:
 
 
 def clock() -> Check:
-    """Whether the clock is later than the installation of these files; a wrong clock breaks TLS and checkpoints."""
+    """Checks whether the clock is later than the installation of these files; a wrong clock breaks TLS and checkpoints."""
     import time
 
     now, installed = time.time(), os.stat(__file__).st_mtime
@@ -134,7 +134,7 @@ def process_one() -> Check:
 
 
 def buffering(environ: Mapping[str, str]) -> Check:
-    """Whether the script's lines appear when they are printed."""
+    """Checks whether the script's lines appear when they are printed."""
     if environ.get("PYTHONUNBUFFERED", "1"):
         return ok("output", "lines appear as they are printed (PYTHONUNBUFFERED)")
     return warn(

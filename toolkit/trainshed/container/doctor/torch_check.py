@@ -1,4 +1,4 @@
-"""Whether torch, if installed, can be imported and sees the GPUs; checked in a subprocess, since importing it is slow."""
+"""Checks whether torch, if installed, can be imported and sees the GPUs: in a subprocess, since importing it is slow."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def default() -> str:
 
 
 def is_valid(named: str, interfaces: list[str]) -> bool:
-    """Whether an option's value can work: a network (10.0.0.0/8), an exclusion (^lo), or an interface that exists.
+    """Returns whether an option's value can work: a network (10.0.0.0/8), an exclusion (^lo), or an interface that exists.
 
     NCCL takes a name as a prefix unless `=` precedes it.
     """

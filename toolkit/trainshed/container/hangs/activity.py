@@ -1,4 +1,4 @@
-"""What a stack means: the collective that a rank waits in, or what else it does, and the line of the user's code."""
+"""The meaning of a stack: the collective that a rank waits in, or what else it does, and the line of the user's code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WORK = (
 
 
 class Activity(Record):
-    """What a rank is doing.
+    """The activity of a rank at one moment.
 
     kind: COLLECTIVE (it waits for other ranks), GAVE_UP (it did, until that timed out), WORK, UNKNOWN (it shows no Python
         stack) or ENDED.
@@ -74,7 +74,7 @@ class Activity(Record):
 
 
 def activity(frames: tuple[Frame, ...], code_folder: str) -> Activity:
-    """What the main thread of a rank is doing.
+    """Says what the main thread of a rank is doing.
 
     Args:
         frames: its stack, innermost first; not empty.

@@ -11,7 +11,7 @@ from .recorder import DUMP_SECONDS, dump_file, summary, written_since
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..supervisor.watcher import Supervised
-    from .hang_report import Part
+    from .hang_report import HostReport
     from .sample import Sample
 
 
@@ -34,7 +34,7 @@ class Contribution:
         }
 
     def ready(self) -> bool:
-        """Whether all ranks were looked at, and the flight recorders have written or had the time to."""
+        """Returns whether all ranks were looked at, and the flight recorders have written or had the time to."""
         if self.samples is None:
             return False
         if time.time() - self._asked > DUMP_SECONDS:
@@ -42,7 +42,7 @@ class Contribution:
         # A file that is still being written cannot be read yet.
         return all(written_since(path, self._asked) and summary(path) for path in self._dumps.values() if path)
 
-    def part(self, host: str, still: bool, gave_up: frozenset[int | None] = frozenset()) -> Part:
+    def part(self, host: str, still: bool, gave_up: frozenset[int | None] = frozenset()) -> HostReport:
         """The part.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from .hang_report import Part, Report, put_together, write
+from .hang_report import HostReport, Report, put_together, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GATHER_SECONDS = 20.0  # that the other hosts get for their parts
 
 
-class Request:
+class ReportRequest:
     """A report in the making.
 
     number: what the hosts name it by.
@@ -34,7 +34,7 @@ class Request:
         self.asked = ""
         self.late = ""
         self.missing = set(hosts)
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, HostReport] = {}
         self.until = until
 
 
@@ -55,7 +55,7 @@ class Gatherer:
         self._still: set[str] = set()
         self._reported = False  # whether the hang that goes on has been reported
         self._count = 0
-        self.request: Request | None = None
+        self.request: ReportRequest | None = None
 
     def note(self, host: str, still: bool) -> None:
         """Notes whether a host's ranks stand still."""
@@ -66,14 +66,14 @@ class Gatherer:
             self._reported = False
 
     def all_stand_still(self) -> bool:
-        """Whether no rank of any host moves, which has not been reported or asked about yet."""
+        """Returns whether no rank of any host moves, which has not been reported or asked about yet."""
         if not self._still or self._reported or self.request is not None:
             return False
         running = self._roster.running()
         return bool(running) and self._still.issuperset(running)
 
     def ask(self, *, hang: str = "", asked: str = "", late: str = "") -> int:
-        """Asks the other hosts for their parts, unless a report is in the making already; see `Request` for the reasons.
+        """Asks the other hosts for their parts, unless a report is in the making; see `ReportRequest` for the reasons.
 
         Returns:
             The number under which this host has to deliver its part, too; 0 where it has been asked already.
@@ -81,14 +81,14 @@ class Gatherer:
         number = 0
         if self.request is None:
             self._count = number = self._count + 1
-            self.request = Request(number, self._roster.present(), self._clock() + GATHER_SECONDS)
+            self.request = ReportRequest(number, self._roster.present(), self._clock() + GATHER_SECONDS)
             self._roster.send({"type": "hang", "do": "look", "id": number})
         self.request.hang = self.request.hang or hang
         self.request.asked = self.request.asked or asked
         self.request.late = self.request.late or late
         return number
 
-    def take(self, number: Any, part: Part) -> bool:
+    def take(self, number: Any, part: HostReport) -> bool:
         """Takes a host's part; False where it does not belong to the report in the making."""
         if self.request is None or self.request.number != number:
             return False
@@ -99,13 +99,13 @@ class Gatherer:
     def take_message(self, host: str, message: dict[str, Any]) -> None:
         """Takes another host's part; ignores one that cannot be read, or that names a third host."""
         try:
-            part = Part.of(message["part"])
+            part = HostReport.of(message["part"])
         except (KeyError, TypeError, ValueError, AttributeError):
             return
         if part.host == host:
             self.take(message.get("id"), part)
 
-    def finished(self) -> Request | None:
+    def finished(self) -> ReportRequest | None:
         """The request whose parts have all come, or whose time is over; None while there is no such request."""
         request = self.request
         if request is None or (request.missing and self._clock() <= request.until):
@@ -113,7 +113,7 @@ class Gatherer:
         self.request = None
         return request
 
-    def report(self, request: Request) -> tuple[Report, str, bool] | None:
+    def report(self, request: ReportRequest) -> tuple[Report, str, bool] | None:
         """Puts the parts together, writes the report, and tells the other hosts its sentence.
 
         Returns:

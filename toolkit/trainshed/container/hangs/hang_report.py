@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 LONGEST_PART = 200_000  # characters of one host's stacks; a message between hosts has at most 1 MiB
 
 
-class Part(Record):
-    """What one host contributes.
+class HostReport(Record):
+    """The part of a report that one host contributes.
 
     ranks: what each of its ranks is doing.
     text: their stacks.
@@ -37,13 +37,13 @@ class Part(Record):
     recorded: int = 0
 
     @staticmethod
-    def of(plain: dict[str, Any]) -> Part:
+    def of(plain: dict[str, Any]) -> HostReport:
         """The inverse of `plain`. Raises KeyError, TypeError, ValueError."""
         ranks = [
             Where(None if item["rank"] is None else int(item["rank"]), str(item["host"]), Activity.of(item["activity"]))
             for item in plain["ranks"]
         ]
-        return Part(str(plain["host"]), tuple(ranks), str(plain["text"]), bool(plain["moved"]), int(plain["recorded"]))
+        return HostReport(str(plain["host"]), tuple(ranks), str(plain["text"]), bool(plain["moved"]), int(plain["recorded"]))
 
 
 class Report(Record):
@@ -55,7 +55,7 @@ class Report(Record):
 
     why: str
     verdict: Verdict
-    parts: tuple[Part, ...]
+    parts: tuple[HostReport, ...]
     missing: tuple[str, ...] = ()
 
     def console(self, path: str) -> list[str]:
@@ -97,7 +97,7 @@ def part_of(
     recorded: int = 0,
     collectives: dict[int, str] | None = None,
     gave_up: frozenset[int | None] = frozenset(),
-) -> Part:
+) -> HostReport:
     """This host's part.
 
     Args:
@@ -118,7 +118,7 @@ def part_of(
         recorder_line = f"flight recorder: {recorder}\n" if recorder else ""
         texts.append(f"=== {name} on {host} {words} ===\n{recorder_line}{sample.text}")
     share = LONGEST_PART // max(1, len(texts))  # so that one rank's stacks do not push out another's
-    return Part(host, tuple(s.where for s in samples), "\n".join(cut(text, share) for text in texts), moved, recorded)
+    return HostReport(host, tuple(s.where for s in samples), "\n".join(cut(text, share) for text in texts), moved, recorded)
 
 
 def cut(text: str, limit: int) -> str:
@@ -126,7 +126,7 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit // 2]}\n[...]\n{text[-limit // 2 :]}"
 
 
-def put_together(why: str, parts: list[Part], missing: list[str]) -> Report:
+def put_together(why: str, parts: list[HostReport], missing: list[str]) -> Report:
     """Makes the report of all hosts. missing: the hosts that did not answer."""
     return Report(why, judge(where for part in parts for where in part.ranks), tuple(parts), tuple(missing))
 

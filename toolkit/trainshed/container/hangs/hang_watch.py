@@ -43,7 +43,7 @@ LATE_SECONDS = 3.0  # that a failed job waits to hear which rank the others wait
 
 
 def stops_on_hang(job: TrainingJob, plan: LaunchPlan) -> bool:
-    """Whether a hang stops the job: as its settings say; else yes for ranks, no for a single program.
+    """Returns whether a hang stops the job: as its settings say; else yes for ranks, no for a single program.
 
     A single program may be a server, or wait for something outside of the job; one that uses Ray waits for Ray's workers.
     """
@@ -158,7 +158,7 @@ class HangWatch(Watcher):
                 self.roster.send({"type": "hang", "do": "ask", "gave_up": rank.spec.rank})
 
     def busy(self) -> bool:
-        """Whether the ranks have ended before it is known which of them was late."""
+        """Returns whether the ranks have ended before it is known which of them was late."""
         return not self.late and self.clock() < self._late_until
 
     def run_over(self) -> None:

@@ -1,4 +1,4 @@
-"""What the kernel says of a rank: its processes, the CPU time they have used, the bytes they have read and written.
+"""The kernel's facts about a rank: its processes, the CPU time they have used, the bytes they have read and written.
 
 psutil reads what it can, and is imported only when ranks are looked at. By hand remain the memory map (psutil would read
 `smaps`, for which the kernel walks all pages) and the kernel function in which a process waits (psutil has none).
@@ -29,7 +29,7 @@ _STATES = {
 }
 
 
-class Rank(Record):
+class RankProcesses(Record):
     """A rank's processes.
 
     rank: its number, None for a program without ranks.
@@ -41,8 +41,8 @@ class Rank(Record):
     pids: tuple[int, ...]
 
 
-class Reading(Record):
-    """What a rank had used up to a moment.
+class RankUsage(Record):
+    """The resources that a rank had used up to a moment.
 
     at: the moment, in seconds.
     own_cpu, other_cpu: seconds of CPU time of its process, and of all its descendants.
@@ -73,27 +73,27 @@ class _Usage(Record):
     ready: bool = False
 
 
-def ranks_below(pid: int, rank: int | None) -> list[Rank]:
+def ranks_below(pid: int, rank: int | None) -> list[RankProcesses]:
     """The ranks that a started process is: itself, or, for a launcher like torchrun's agent, its children with a RANK."""
     below = descendants(pid)[: MOST * 64]
     if rank is None:
-        ranks: list[Rank] = []
+        ranks: list[RankProcesses] = []
         seen: set[int] = set()
         for child in below:
             number = _rank_variable(child) if child not in seen else ""
             if number.isdigit():
                 pids = (child, *descendants(child)[:MOST])
                 seen.update(pids)
-                ranks.append(Rank(int(number), child, pids))
+                ranks.append(RankProcesses(int(number), child, pids))
         if ranks:
             return ranks
-    return [Rank(rank, pid, (pid, *below[:MOST]))]
+    return [RankProcesses(rank, pid, (pid, *below[:MOST]))]
 
 
-def read(rank: Rank, now: float) -> Reading:
+def read(rank: RankProcesses, now: float) -> RankUsage:
     """Reads what a rank has used so far."""
     own, *others = (_usage(pid) for pid in rank.pids)
-    return Reading(
+    return RankUsage(
         at=now,
         pids=rank.pids,
         own_cpu=own.cpu,
@@ -105,8 +105,8 @@ def read(rank: Rank, now: float) -> Reading:
     )
 
 
-def moved(before: Reading, after: Reading, *, in_place: bool, waiting: bool) -> bool:
-    """Whether a rank did anything between two looks, or would have if a CPU had been free for it.
+def moved(before: RankUsage, after: RankUsage, *, in_place: bool, waiting: bool) -> bool:
+    """Returns whether a rank did anything between two looks, or would have if a CPU had been free for it.
 
     Args:
         in_place: whether it was at the same line both times; False for a program without Python stacks.
@@ -124,7 +124,7 @@ def moved(before: Reading, after: Reading, *, in_place: bool, waiting: bool) -> 
 
 
 def describe(pid: int) -> str:
-    """What the kernel says a process is doing, for one that shows no Python stack."""
+    """Reads from the kernel what a process is doing, for one that shows no Python stack."""
     import psutil
 
     try:

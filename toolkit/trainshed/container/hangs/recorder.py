@@ -1,4 +1,4 @@
-"""What torch's flight recorder has written: the collective that each rank is in; read without torch.
+"""The notes of torch's flight recorder: the collective that each rank is in; read without torch.
 
 A dump is a pickle of dictionaries, lists, texts and numbers (format 2.x; the reader of torch is `torchfrtrace`, and
 torch/distributed/flight_recorder describes the fields). The reader refuses all else: a pickle could name any function.
@@ -27,7 +27,7 @@ def dump_file(environ: Mapping[str, str], rank: int) -> str:
 
 
 def written_since(path: str, moment: float) -> bool:
-    """Whether a file was written to since a moment (seconds since the epoch)."""
+    """Returns whether a file was written to since a moment (seconds since the epoch)."""
     try:
         return os.stat(path).st_mtime >= moment
     except OSError:

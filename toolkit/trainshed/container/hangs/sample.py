@@ -7,8 +7,8 @@ import time
 from trainshed.base.record import Record
 
 from .activity import COLLECTIVE, ENDED, UNKNOWN, Activity, activity
-from .movement import Rank, Reading, describe, moved, ranks_below, read
-from .stacks import WAIT, Asked, ask, main_thread, same_place
+from .movement import RankProcesses, RankUsage, describe, moved, ranks_below, read
+from .stacks import WAIT, StackRequest, ask, main_thread, same_place
 from .stragglers import Where
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Sample(Record):
-    """What one look has shown of one rank.
+    """One look at one rank.
 
     text: the stacks of all its processes, for the report.
     place: the same without what differs between two looks at a process that stands still.
@@ -29,7 +29,7 @@ class Sample(Record):
     where: Where
     text: str
     place: str
-    reading: Reading | None = None
+    reading: RankUsage | None = None
 
 
 class Look:
@@ -43,14 +43,14 @@ class Look:
         self.clock = clock
         self.until = clock() + WAIT
         self.ended = [rank for rank in ranks if not rank.alive]
-        self.asked: list[tuple[Rank, Reading, list[Asked]]] = []
+        self.asked: list[tuple[RankProcesses, RankUsage, list[StackRequest]]] = []
         for process in ranks:
             if process.alive:
                 for rank in ranks_below(process.pid, process.spec.rank):
                     self.asked.append((rank, read(rank, clock()), ask(list(rank.pids))))
 
     def done(self) -> bool:
-        """Whether all ranks have answered, or had the time to."""
+        """Returns whether all ranks have answered, or had the time to."""
         # A list, so that `whole` is called for all of them: each notes by that when its answer stopped growing.
         return all([asked.whole() for _, _, answers in self.asked for asked in answers]) or self.clock() > self.until
 
@@ -62,7 +62,7 @@ class Look:
         ]
         return ended + [self._sample(rank, reading, answers) for rank, reading, answers in self.asked]
 
-    def _sample(self, rank: Rank, reading: Reading, answers: list[Asked]) -> Sample:
+    def _sample(self, rank: RankProcesses, reading: RankUsage, answers: list[StackRequest]) -> Sample:
         texts = {asked.pid: asked.text() for asked in answers}
         # A shell script has no stack; its first Python process has.
         frames = next((frames for text in texts.values() if (frames := main_thread(text))), ())
@@ -80,7 +80,7 @@ class Look:
 
 
 def anything_moved(before: list[Sample], after: list[Sample]) -> bool:
-    """Whether any rank of this host moved between two looks; `movement.moved` says what counts."""
+    """Returns whether any rank of this host moved between two looks; `movement.moved` says what counts."""
     earlier = {(sample.where.rank, sample.reading.pids[0] if sample.reading else 0): sample for sample in before}
     for sample in after:
         old = earlier.get((sample.where.rank, sample.reading.pids[0] if sample.reading else 0))

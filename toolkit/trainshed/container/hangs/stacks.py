@@ -28,7 +28,7 @@ class Frame(Record):
     function: str
 
 
-class Asked:
+class StackRequest:
     """A process that has been asked, and its answer so far."""
 
     def __init__(self, pid: int, path: str, offset: int, blocked: bool) -> None:
@@ -46,7 +46,7 @@ class Asked:
         self.since = time.monotonic()  # when the file last grew
 
     def whole(self) -> bool:
-        """Whether the answer is complete, or none will come."""
+        """Returns whether the answer is complete, or none will come."""
         now = time.monotonic()
         try:
             size = os.stat(self.path).st_size
@@ -68,13 +68,13 @@ class Asked:
             return ""
 
 
-def ask(pids: list[int]) -> list[Asked]:
+def ask(pids: list[int]) -> list[StackRequest]:
     """Asks processes for their stacks, but for those that cannot answer: the signal would kill them.
 
     Args:
         pids: parents before their children. A child that was forked shares its parent's file, so it is not asked.
     """
-    asked: list[Asked] = []
+    asked: list[StackRequest] = []
     files: set[tuple[int, int]] = set()
     end = time.monotonic() + QUIET
     for pid in pids:
@@ -90,7 +90,7 @@ def ask(pids: list[int]) -> list[Asked]:
                 _await_rest(pid, end)
                 blocked = blocks(pid, SIGNAL)
                 os.kill(pid, SIGNAL)
-                asked.append(Asked(pid, path, stat.st_size, blocked))
+                asked.append(StackRequest(pid, path, stat.st_size, blocked))
         except OSError:
             continue
     return asked

@@ -121,7 +121,7 @@ def ranges(numbers: list[int]) -> str:
 
 
 def hint(verdict: Verdict) -> str:
-    """What the user can do about it."""
+    """Says what the user can do about it."""
     kinds = {where.activity.kind for where in verdict.stragglers}
     if COLLECTIVE in kinds:
         return "the ranks have taken different paths through the script: all of them have to make the same calls in order"

@@ -1,4 +1,4 @@
-"""What ranks print when a collective has timed out: they have given up waiting for another rank.
+"""Lines that ranks print when a collective has timed out: they have given up waiting for another rank.
 
 torch 2.9 to 2.13, with gloo and NCCL.
 """
@@ -15,5 +15,5 @@ _WORDS = re.compile(f"{COLLECTIVE}|{MEETING}".encode())
 
 
 def gave_up(lines: bytes) -> bool:
-    """Whether a rank that prints this has waited for another one in vain."""
+    """Returns whether a rank that prints this has waited for another one in vain."""
     return _WORDS.search(lines) is not None

@@ -17,7 +17,7 @@ from trainshed.base import s3
 from trainshed.machine.console import say
 
 from .inotify import Watch
-from .waiting import Held, keep, release
+from .waiting import UploadQueue, keep, release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MISSING = 3  # exit status: some files have not been uploaded
 
 
 class Uploader:
-    """What has been uploaded of a folder, and in which state."""
+    """Keeps track of what has been uploaded of a folder, and in which state."""
 
     def __init__(self, folder: str, uri: str, put: Put, say: Callable[[str], None]) -> None:
         self.folder = folder
@@ -104,7 +104,7 @@ def check(client: Any, uri: str) -> None:
 def main(folder: str, uri: str) -> int:
     """Watches and uploads until standard input ends; 1 where nothing can be uploaded at all, `MISSING` where files are
     not there in the end."""
-    held = Held()
+    held = UploadQueue()
     try:
         Thread(target=keep, args=(Watch(folder), held, 0), daemon=True).start()
         print("watching", flush=True)

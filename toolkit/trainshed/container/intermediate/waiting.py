@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _FOR_OTHERS = 128  # descriptors that S3's client may need
 
 
-class Held:
+class UploadQueue:
     """A queue of files, oldest first; of a path only the newest file waits, as only that would stay on S3."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Held:
         return -1
 
 
-def keep(watch: Watch, held: Held, over: int) -> None:
+def keep(watch: Watch, held: UploadQueue, over: int) -> None:
     """Holds what is written until `over` can be read; a thread of its own, so that no upload delays it."""
     try:
         while not watch.wait(over):

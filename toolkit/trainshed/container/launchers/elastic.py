@@ -99,7 +99,7 @@ class Observer:
 
 
 def stopped(pid: int) -> bool:
-    """Whether a process is stopped, after proc(5)."""
+    """Returns whether a process is stopped, after proc(5)."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] in ("T", "t")

@@ -1,4 +1,4 @@
-"""What every launcher starts from, and what it is made of."""
+"""The input of every launcher, and what a launcher consists of."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Launch(Record):
     notes: tuple[str, ...] = ()
 
     def log_file(self, rank: int | str) -> str:
-        """Where a rank's output is kept; the host is in the name, since hosts may share the folder."""
+        """The path of a rank's log; the host is in the name, since hosts may share the folder."""
         return f"{self.job.paths.logs}/{self.cluster.current_host}.rank{rank}.log"
 
     def label(self, rank: int) -> str:

@@ -68,7 +68,7 @@ class NetworkSettings(Record):
 
 
 def network_settings(cluster: Cluster, instance_type: str, devices: str = DEVICES) -> NetworkSettings:
-    """What to set on this host.
+    """The network variables to set on this host.
 
     Args:
         instance_type: with or without SageMaker's `ml.`; "" where unknown.

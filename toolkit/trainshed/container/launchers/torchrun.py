@@ -157,17 +157,17 @@ def _open_mpis_names(launch: Launch, local_rank: int) -> dict[str, str]:
 
 
 def error_file(scratch: str, rank: int) -> str:
-    """Where `torch.distributed.elastic.multiprocessing.errors.record` puts a rank's exception."""
+    """The file into which `torch.distributed.elastic.multiprocessing.errors.record` puts a rank's exception."""
     return f"{scratch}/rank{rank}.error.json"
 
 
 def agent_events(scratch: str) -> str:
-    """Where torch's agent notes its restarts (`elastic`)."""
+    """The file in which torch's agent notes its restarts (`elastic`)."""
     return f"{scratch}/agent-restarts.jsonl"
 
 
 def lost_hosts(scratch: str) -> str:
-    """Where torch's agent learns of hosts that are lost."""
+    """The file from which torch's agent learns of hosts that are lost."""
     return f"{scratch}/lost-hosts"
 
 

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainshed.contract.wire.notice import Answer, Notice
+    from trainshed.contract.wire.notice import Acknowledgement, Notice
 
     from ..supervisor.launch_plan import Outcome, ProcessResult
     from ..supervisor.watcher import Supervised
@@ -49,7 +49,7 @@ class Interruption(Record):
 
     @property
     def plain_stop(self) -> bool:
-        """Whether there was only a stop signal, so that nothing says that the job is to be resumed."""
+        """Tells whether there was only a stop signal, so that nothing says that the job is to be resumed."""
         return self.step is None and not self.announced
 
     def line(self) -> str:
@@ -236,7 +236,7 @@ class Notices(Watcher):
                 os.close(fd)
 
 
-def _stopped_after(result: ProcessResult, answers: list[Answer]) -> bool:
+def _stopped_after(result: ProcessResult, answers: list[Acknowledgement]) -> bool:
     """Whether a rank died of a stop signal after it had stopped by itself: its checkpoint was saved by then."""
     by_signal = result.stopped and -result.returncode in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     return by_signal and any(answer.rank == result.spec.rank for answer in answers)

@@ -33,7 +33,7 @@ class Azure:
         self._timeout = 130.0  # the first question switches the service on, which takes up to two minutes
 
     def poll(self, now: float) -> list[tuple[str, str, bool, float | None]]:
-        """What is announced: (source, reason, stop, deadline). Raises OSError or ValueError without a usable service."""
+        """Returns announcements: (source, reason, stop, deadline). Raises OSError or ValueError without a usable service."""
         if self._name is None:
             reply = ask(self._endpoint, "/metadata/instance/compute/name?api-version=2021-02-01&format=text", _HEADERS)
             self._name = reply.body.strip() if reply.status == 200 else ""

@@ -31,11 +31,11 @@ class Ec2:
 
     @property
     def nothing_to_watch(self) -> bool:
-        """Whether this machine is known not to be a spot instance."""
+        """Tells whether this machine is known not to be a spot instance."""
         return self._spot is False
 
     def poll(self, now: float) -> list[tuple[str, str, bool, float | None]]:
-        """What is announced: (source, reason, stop, deadline). Raises OSError or ValueError without a usable service."""
+        """Returns announcements: (source, reason, stop, deadline). Raises OSError or ValueError without a usable service."""
         if self._spot is None:
             life_cycle = self._get("/instance-life-cycle")
             self._spot = life_cycle is None or life_cycle.strip() == "spot"

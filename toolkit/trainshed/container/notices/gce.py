@@ -26,7 +26,7 @@ class Gce:
         self._etag = "0"  # answered at once, with the value as it is
 
     def poll(self, now: float) -> list[tuple[str, str, bool, float | None]]:
-        """What is announced: (source, reason, stop, deadline). Raises OSError without a usable service."""
+        """Returns announcements: (source, reason, stop, deadline). Raises OSError without a usable service."""
         query = f"wait_for_change=true&timeout_sec={_WAIT}&last_etag={self._etag}"
         path = f"/computeMetadata/v1/instance/preempted?{query}"
         reply = ask(self._endpoint, path, {"Metadata-Flavor": "Google"}, timeout=_WAIT + 10)

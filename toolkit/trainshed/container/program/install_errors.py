@@ -1,4 +1,4 @@
-"""What pip or uv printed when an installation failed: the reason in one line, a hint, and the part to show."""
+"""Reads what pip or uv printed when an installation failed: the reason in one line, a hint, and the part to show."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def reason(text: str) -> str:
 
 
 def hint(text: str) -> str:
-    """What to do about it."""
+    """Says what to do about it."""
     if "No module named pip" in text:
         return "this Python has no pip: python3 -m ensurepip gives it one (or apt-get install python3-pip)"
     if "Invalid requirement" in text:

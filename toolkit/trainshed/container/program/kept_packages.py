@@ -58,7 +58,7 @@ class KeptPackages:
         self.prefix = "" if own else f"{self._folder}/prefix"
 
     def is_whole(self) -> bool:
-        """Whether an installer has ended well here, and nobody has changed what it left. Notes the use."""
+        """Returns whether an installer has ended well here, and nobody has changed what it left. Notes the use."""
         try:
             with open(f"{self._folder}/{WHOLE}", encoding="utf-8") as file:
                 listed = json.load(file)
@@ -110,7 +110,7 @@ class KeptPackages:
 def find(
     requirements: str, environ: Mapping[str, str], settings: Iterable[str], writable: bool, say: Callable[[str], None]
 ) -> KeptPackages | None:
-    """Where the packages of a requirements file are kept; None where nothing is to be kept, or cannot be.
+    """Finds the kept packages of a requirements file; None where nothing is to be kept, or cannot be.
 
     Args:
         settings: files with the installer's settings, which may be missing.

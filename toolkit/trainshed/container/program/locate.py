@@ -62,7 +62,7 @@ class Program(Record):
 
     @property
     def is_python(self) -> bool:
-        """Whether our interpreter runs it (so that there can be one process a rank)."""
+        """Tells whether our interpreter runs it (so that there can be one process a rank)."""
         return self.kind in ("python", "module", "package")
 
 

@@ -51,7 +51,7 @@ def fetch_source(job: TrainingJob, environ: Mapping[str, str], say: Callable[[st
 
 
 def has_entries(folder: str) -> bool:
-    """Whether the folder has entries other than the remains of an interrupted unpacking."""
+    """Returns whether the folder has entries other than the remains of an interrupted unpacking."""
     try:
         with os.scandir(folder) as entries:
             return any(not entry.name.startswith((_UNPACKING, _UNPACKED, _ORIGIN)) for entry in entries)

@@ -140,7 +140,7 @@ def _kind(result: ProcessResult, interrupted: bool, stopped: bool) -> str:
 
 
 def is_secondary(failure: Failure) -> bool:
-    """Whether a failure only reports that another rank is gone."""
+    """Returns whether a failure only reports that another rank is gone."""
     return bool(_SECONDARY.search(failure.summary))
 
 

@@ -114,7 +114,7 @@ def _with_causes(lines: list[str], last: Raised, before: list[Raised]) -> str:
 
 
 def root_cause(output: str) -> tuple[int, int, str] | None:
-    """What torchrun's elastic agent reports: rank and return code of the child that failed first, and the ranks' output.
+    """Reads the report of torchrun's elastic agent: rank and return code of the first child that failed, the ranks' output.
 
     None where there is no such report.
     """

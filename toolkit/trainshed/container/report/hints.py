@@ -1,4 +1,4 @@
-"""What to do about a failure: a table of patterns in what was printed, and the advice for each.
+"""Hints about a failure: a table of patterns in what was printed, and the advice for each.
 
 Every hint names things of this job: the hyperparameter, the channel, the host, the size. Each has a case in
 `tests/unit/container/report/test_hints.py`.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Context(Record):
-    """What is known when a hint is looked for.
+    """The facts known when a hint is looked for.
 
     text: the exception with its traceback, or the last lines if there is no exception.
     around: the lines just before it and all after it. Neither has an error that the script handled long before.

@@ -1,4 +1,4 @@
-"""What a script that has succeeded left in SM_MODEL_DIR, looked at before the platform packs it.
+"""Checks of what a script that has succeeded left in SM_MODEL_DIR, before the platform packs it.
 
 Nobody tells `train` whether that worked, so what a packer may stumble over is said while somebody listens.
 """

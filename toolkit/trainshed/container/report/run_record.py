@@ -100,7 +100,7 @@ class RunRecord:
             self.data[RECORD_KEY] = fingerprints
 
     def plan(self, program: Program, plan: LaunchPlan) -> None:
-        """What is started on this host."""
+        """Records what is started on this host."""
         self.data["program"] = program.plain()
         self.data["plan"] = {
             "launcher": plan.launcher,

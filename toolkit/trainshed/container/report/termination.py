@@ -1,4 +1,4 @@
-"""What Kubernetes keeps of a container that has ended: `kubectl describe pod` shows it, and who follows the job reads it.
+"""The message that Kubernetes keeps of an ended container: `kubectl describe pod` and who follows the job read it.
 
 Source: "Determine the Reason for Pod Failure" in Kubernetes' documentation: the file that the kubelet mounts at
 `terminationMessagePath`, of at most 4,096 bytes.

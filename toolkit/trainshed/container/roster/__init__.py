@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def elastic(job: TrainingJob, cluster: Cluster) -> bool:
-    """Whether the job goes on without some of its hosts."""
+    """Returns whether the job goes on without some of its hosts."""
     return _by_the_agent(job) and cluster.participates and 0 < job.settings.min_nodes < len(cluster.hosts)
 
 
@@ -55,7 +55,7 @@ def _by_the_agent(job: TrainingJob) -> bool:
 
 
 def restarts_together(job: TrainingJob, cluster: Cluster) -> bool:
-    """Whether the hosts start their ranks again together after a failure; torch's elastic agent does so by itself."""
+    """Returns whether the hosts start their ranks again together after a failure; torch's elastic agent does so itself."""
     return bool(job.settings.max_restarts) and len(cluster.hosts) > 1 and cluster.participates and not _by_the_agent(job)
 
 

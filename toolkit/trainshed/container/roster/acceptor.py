@@ -71,7 +71,7 @@ class Door:
 
     @property
     def open(self) -> bool:
-        """Whether it listens."""
+        """Tells whether it listens."""
         return bool(self._listeners)
 
     def listen(self, addresses: Sequence[str], port: int) -> None:

@@ -54,7 +54,7 @@ class Unproven(Exception):
 
 
 class JobKey(Record):
-    """What the hosts of one job share.
+    """The key that the hosts of one job share.
 
     secret: 32 bytes.
     digests: of the parts of the job, in the order of `PARTS`; each keyed with the secret.

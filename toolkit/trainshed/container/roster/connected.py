@@ -1,4 +1,4 @@
-"""What both sides of a roster have in common: turns inside and outside the supervisor's loop, and letters."""
+"""The parts that both sides of a roster have in common: turns inside and outside the supervisor's loop, and letters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ConnectedRoster(Roster):
 
     @property
     def over(self) -> bool:
-        """Whether the job has ended for this host: its connections are closed for good, or about to be."""
+        """Tells whether the job has ended for this host: its connections are closed for good, or about to be."""
         raise NotImplementedError
 
     def exchange(self) -> None:
@@ -68,7 +68,7 @@ class ConnectedRoster(Roster):
         raise NotImplementedError
 
     def host_lost(self) -> bool:
-        """Whether a host has vanished."""
+        """Returns whether a host has vanished."""
         raise NotImplementedError
 
     def close(self) -> None:

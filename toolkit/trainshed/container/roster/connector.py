@@ -53,7 +53,7 @@ class Dialer:
         self._next = 0.0
 
     def descriptors(self) -> dict[int, int]:
-        """What to poll while an attempt is under way."""
+        """The descriptors to poll while an attempt is under way."""
         if self._connection is None:
             return {}
         return {self._connection.fileno(): select.POLLIN if self._connected else select.POLLOUT}

@@ -32,7 +32,7 @@ class ElasticMember(Member):
     told_to_stop = False
 
     def replaced(self) -> bool:
-        """Whether the leader is lost, and another host may lead the job on."""
+        """Returns whether the leader is lost, and another host may lead the job on."""
         return (
             self.given_up is not None
             and self.verdict is None
@@ -41,12 +41,12 @@ class ElasticMember(Member):
         )
 
     def stood_still(self) -> bool:
-        """Whether it is this host that the others have given up, since its process was suspended."""
+        """Returns whether it is this host that the others have given up, since its process was suspended."""
         return self._away > HANDOVER_AFTER
 
     @property
     def fell(self) -> bool:
-        """Whether the leader's process has certainly ended: its machine says so, which can be reached.
+        """Tells whether the leader's process has certainly ended: its machine says so, which can be reached.
 
         The kernel there has closed the connection, and refuses another one on the port on which a leader listens as long
         as it lives, also while it is stopped.

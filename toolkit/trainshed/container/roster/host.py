@@ -72,11 +72,11 @@ class Host:
 
     @property
     def settled(self) -> bool:
-        """Whether it has reported or is lost."""
+        """Tells whether it has reported or is lost."""
         return self.report is not None or bool(self.lost_at)
 
     def is_there(self, now: float, woke: float) -> bool:
-        """Whether it is connected, and was heard a moment ago.
+        """Returns whether it is connected, and was heard a moment ago.
 
         Args:
             woke: when this process was last resumed; what is read then may have been waiting for long.

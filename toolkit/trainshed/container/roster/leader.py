@@ -95,7 +95,7 @@ class Leader(ConnectedRoster):
 
     @property
     def over(self) -> bool:
-        """Whether all connections are closed for good."""
+        """Tells whether all connections are closed for good."""
         return self._over
 
     # --- joining ---
@@ -245,7 +245,7 @@ class Leader(ConnectedRoster):
             self._away = now - away, suspended(self.names[0], away, "the first host")
 
     def host_lost(self) -> bool:
-        """Whether a host has vanished."""
+        """Returns whether a host has vanished."""
         return bool(self._lost)
 
     def failed(self, why: str) -> None:

@@ -52,7 +52,7 @@ class Link:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to send that the other side has not made room for."""
+        """Tells whether there is something to send that the other side has not made room for."""
         return bool(self._out)
 
     def descriptor(self) -> tuple[int, int]:
@@ -129,7 +129,7 @@ class Link:
         return len(self._in) <= LONGEST
 
     def peer_is_there(self) -> bool:
-        """Whether the other side has not closed the connection; reads nothing."""
+        """Returns whether the other side has not closed the connection; reads nothing."""
         try:
             return bool(self.socket.recv(1, socket.MSG_PEEK))
         except BlockingIOError:

@@ -85,7 +85,7 @@ class Member(ConnectedRoster):
 
     @property
     def over(self) -> bool:
-        """Whether host 0 has given the verdict, or does not want this host."""
+        """Tells whether host 0 has given the verdict, or does not want this host."""
         return self.verdict is not None or bool(self.refused)
 
     # --- joining ---
@@ -181,7 +181,7 @@ class Member(ConnectedRoster):
             self._give_up_host0(self._vanished(now))
 
     def host_lost(self) -> bool:
-        """Whether host 0 has vanished."""
+        """Returns whether host 0 has vanished."""
         return self.given_up is not None or self._lost(self.clock())
 
     def failed(self, why: str) -> None:

@@ -21,7 +21,7 @@ View = frozenset[int]
 
 
 def in_the_right(views: Iterable[View], there: Set[int], dead: Set[int], leader: int | None) -> bool:
-    """Whether a part of the job may go on by itself.
+    """Returns whether a part of the job may go on by itself.
 
     Args:
         views: every view that a host of this part may have.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Rest(Record):
-    """What host 0 knows when all ranks of the job have ended.
+    """The facts that host 0 knows when all ranks of the job have ended.
 
     failure: the first cause, None where no host failed.
     reports: of the hosts, by name; host 0's first.
@@ -42,7 +42,7 @@ class Rest(Record):
 
 
 class Decision(Record):
-    """What the hosts do next.
+    """The decision on what the hosts do next.
 
     again: whether all of them start their ranks again.
     failure: after which failure.
@@ -83,5 +83,5 @@ class Decision(Record):
 
 
 def of_this_round(message: Mapping[str, Any], number: int) -> bool:
-    """Whether a message is about the ranks of round `number`, or about none in particular."""
+    """Returns whether a message is about the ranks of round `number`, or about none in particular."""
     return bool(message.get("round", number) == number)

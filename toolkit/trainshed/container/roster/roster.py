@@ -1,4 +1,4 @@
-"""What the job's hosts are to one host's `train`: the base class of rosters, and the roster of a job on one host."""
+"""The job's hosts as one host's `train` sees them: the base class of rosters, and the roster of a job on one host."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Roster(Watcher):
 
     @property
     def leads(self) -> bool:
-        """Whether this is host 0, which decides for all."""
+        """Tells whether this is host 0, which decides for all."""
         return self.rank == 0
 
     def listen(self, kind: str, heard: Callable[[str, dict[str, Any]], None]) -> None:
@@ -88,7 +88,7 @@ class Roster(Watcher):
         raise NotImplementedError
 
     def preparing(self) -> Preparing:
-        """What hears the other hosts while this one prepares itself."""
+        """The listener that hears the other hosts while this one prepares itself."""
         return Preparing()
 
     def join(self, seconds: float) -> None:

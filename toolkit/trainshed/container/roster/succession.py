@@ -115,7 +115,7 @@ class Succession(ConnectedRoster):
 
     @property
     def leads(self) -> bool:
-        """Whether this host leads now."""
+        """Tells whether this host leads now."""
         return isinstance(self.inner, ElasticLeader)
 
     @property
@@ -125,14 +125,14 @@ class Succession(ConnectedRoster):
 
     @property
     def address(self) -> str:
-        """Where the leader is found from here."""
+        """The address of the leader, as seen from here."""
         if isinstance(self.inner, ElasticMember):
             return self.inner.address[0]
         return self.where(self.term, "127.0.0.1")[0]
 
     @property
     def over(self) -> bool:
-        """Whether the job has ended for this host."""
+        """Tells whether the job has ended for this host."""
         return self.inner.over
 
     def descriptors(self) -> dict[int, int]:
@@ -144,7 +144,7 @@ class Succession(ConnectedRoster):
         return self.inner.pause()
 
     def host_lost(self) -> bool:
-        """Whether a host has vanished."""
+        """Returns whether a host has vanished."""
         return self.handover is not None or self.inner.host_lost()
 
     def open(self) -> None:

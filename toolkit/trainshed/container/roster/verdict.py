@@ -71,7 +71,7 @@ class Stop(Record):
         return f"{self.host}: {self.why}"
 
     def failure(self) -> Failure:
-        """It as the job's failure, where nothing else says more."""
+        """The stop as the job's failure, where nothing else says more."""
         return stop_failure(self.text, self.host, self.signal)
 
 
@@ -89,7 +89,7 @@ def stop_failure(text: str, host: str, number: int = 0) -> Failure:
 
 
 def of_host0(host: str, what: str, role: str = "the first host") -> Failure:
-    """What has happened to host 0, or to whoever leads, as the job's failure."""
+    """Says what has happened to host 0, or to whoever leads, as the job's failure."""
     return Failure(
         kind="ClusterError",
         summary=f"{host} ({role}) {what}",

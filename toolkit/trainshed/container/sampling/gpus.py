@@ -1,4 +1,4 @@
-"""What NVIDIA's GPUs do, through nvidia-ml-py where it is installed, else through nvidia-smi, else not at all.
+"""Samples of NVIDIA's GPUs, through nvidia-ml-py where it is installed, else through nvidia-smi, else not at all.
 
 Only called in the sampler's process: the driver may answer late, or crash.
 """
@@ -32,7 +32,7 @@ _MIB = 1 << 20
 
 
 def find_gpus(milliseconds: int) -> Gpus | None:
-    """What measures this machine's GPUs at each call; None where nothing does.
+    """Returns what measures this machine's GPUs at each call; None where nothing does.
 
     Args:
         milliseconds: from call to call.

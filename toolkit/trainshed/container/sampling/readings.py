@@ -1,4 +1,4 @@
-"""What one sample of this host consists of: differences of what it has consumed at two moments."""
+"""The values of one sample of this host: differences of what it has consumed at two moments."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Readings:
         self._last = self._look()
 
     def take(self) -> list[Value]:
-        """What was used since the last call, and the memory that is used now."""
+        """Returns what was used since the last call, and the memory that is used now."""
         before, now = self._last, self._look()
         self._last = now
         seconds = max(1e-3, now.time - before.time)

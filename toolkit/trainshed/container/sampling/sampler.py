@@ -1,4 +1,4 @@
-"""What the sampler's process does: measures, writes, and ends with `train`."""
+"""The sampler's process: measures, writes, and ends with `train`."""
 
 from __future__ import annotations
 

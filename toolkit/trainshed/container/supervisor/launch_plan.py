@@ -1,4 +1,4 @@
-"""What to run and how it ended: the records between the launchers, the supervisor and the report."""
+"""Plans and outcomes of processes: the records between the launchers, the supervisor and the report."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class ProcessSpec(Record):
 
     @property
     def runs_script(self) -> bool:
-        """Whether it is the user's program, and not a tool of ours."""
+        """Tells whether it is the user's program, and not a tool of ours."""
         return not self.helper or self.rank is not None
 
 
 class MpiPlan(Record):
-    """What MPI's watcher (`launchers.mpi.mpi_watcher`) is made from.
+    """The plan that MPI's watcher (`launchers.mpi.mpi_watcher`) is made from.
 
     rank: what each rank is made from; its label and log hold `{rank}`.
     daemon: what Open MPI's daemon is made from, on hosts where mpirun itself does not start the ranks; argv is added.

@@ -1,4 +1,4 @@
-"""What the user sees of a run: the ranks' lines and our own messages, on consoles that may be slow or closed."""
+"""The output of a run: the ranks' lines and our own messages, on consoles that may be slow or closed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ WITHOUT_PROGRESS = 3  # failures in a row
 
 
 class Progress(Record):
-    """What a job's failures and checkpoints say about its chances.
+    """The failures and checkpoints of a job, and what they say about its chances.
 
     newest: the highest step of a checkpoint so far, -1 for none.
     failures: how many in a row came without a newer checkpoint.
@@ -52,5 +52,5 @@ def newest_step(folder: str) -> int:
 
 
 def resumption(step: int) -> str:
-    """Where a restart begins, for the user: `resuming from step 12`, or `from the beginning` for -1."""
+    """Says where a restart begins, for the user: `resuming from step 12`, or `from the beginning` for -1."""
     return f"resuming from step {step}" if step >= 0 else "from the beginning"

@@ -53,12 +53,12 @@ class Rank:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Tells whether it has not ended."""
         return self.returncode is None
 
     @property
     def counts(self) -> bool:
-        """Whether its end is part of the outcome: a helper's only where it failed the ranks."""
+        """Tells whether its end is part of the outcome: a helper's only where it failed the ranks."""
         return not self.spec.helper or (self.returncode != 0 and not self.stopped and not self.dismissed)
 
     @property

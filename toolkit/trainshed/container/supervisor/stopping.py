@@ -13,7 +13,7 @@ LEFTOVER_GRACE = 5.0  # seconds that processes get which a finished script has l
 
 
 class Phase(Enum):
-    """What a run is doing, in the order in which phases follow each other; any may be skipped.
+    """The phases of a run, in the order in which phases follow each other; any may be skipped.
 
     RUNNING: the processes run, and none has failed. Deadline: the plan's time limit, if it has one; then they are
         asked to stop.
@@ -69,7 +69,7 @@ class Stopping:
 
     @property
     def asked(self) -> bool:
-        """Whether the ranks have been asked to stop."""
+        """Tells whether the ranks have been asked to stop."""
         return self.signal != 0
 
     @property
@@ -82,7 +82,7 @@ class Stopping:
         return self.grace if interrupted else min(LOST_GRACE if lost else FAILURE_GRACE, self.grace)
 
     def due(self, now: float) -> bool:
-        """Whether the phase has reached its deadline."""
+        """Returns whether the phase has reached its deadline."""
         return self.deadline is not None and now >= self.deadline
 
     def pause(self, now: float) -> float:

@@ -57,7 +57,7 @@ class SupervisedRun:
         return rank
 
     def working(self) -> bool:
-        """Whether a process of the plan lives, or more may come."""
+        """Returns whether a process of the plan lives, or more may come."""
         return any(rank.alive for rank in self.ranks) or any(watcher.busy() for watcher in self.watchers)
 
     def living(self) -> list[Rank]:
@@ -97,7 +97,7 @@ class SupervisedRun:
             watcher.failed(why)
 
     def gets_it_anyway(self, pid: int, number: int, left: Sequence[int]) -> bool:
-        """Whether a wrapper that is left, too, passes a signal on to a process, as `timeout` does."""
+        """Returns whether a wrapper that is left, too, passes a signal on to a process, as `timeout` does."""
         return any(pid in self.wrapped.get(one, ()) and catches(one, number) for one in left)
 
     def outcome(self) -> Outcome:

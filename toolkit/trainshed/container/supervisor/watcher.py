@@ -1,4 +1,4 @@
-"""What takes part in a run beside its processes: the base class of watchers, and what a watcher may ask of the run.
+"""Watchers, which take part in a run beside its processes: their base class, and what a watcher may ask of the run.
 
 Watchers are equal: the loop polls the descriptors of all of them, gives each a turn after every poll, and tells each of
 what happens. The roster watches the other hosts, notices the platform, the hang watch the ranks' progress, and MPI's
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
         @property
         def alive(self) -> bool:
-            """Whether it has not ended."""
+            """Tells whether it has not ended."""
 
     class Supervised(Protocol):
         """The run, as a watcher sees it."""
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
         @property
         def stopping(self) -> bool:
-            """Whether the ranks have been asked to stop, or would be if there were any."""
+            """Tells whether the ranks have been asked to stop, or would be if there were any."""
 
         def now(self) -> float:
             """Seconds since the start."""
@@ -97,7 +97,7 @@ class Watcher:
         """Called after every poll."""
 
     def busy(self) -> bool:
-        """Whether more processes may come, so that the run is not over when none is alive."""
+        """Returns whether more processes may come, so that the run is not over when none is alive."""
         return False
 
     def own_processes(self) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ _NAMES = frozenset(
 
 
 def wrapped(pid: int) -> dict[int, list[int]]:
-    """What each wrapper has started, from this process on: wrapper -> its children; {} where this is not one."""
+    """Finds what each wrapper has started, from this process on: wrapper -> its children; {} where this is not one."""
     found: dict[int, list[int]] = {}
     queue = [pid]
     while queue:
@@ -34,7 +34,7 @@ def wrapped(pid: int) -> dict[int, list[int]]:
 
 
 def outlives(pid: int, number: int) -> bool:
-    """Whether a process, or what it wraps, may act when a stop signal comes: only that can be a script that saves."""
+    """Returns whether a process, or what it wraps, may act at a stop signal: only that can be a script that saves."""
     return _is_wrapper(pid) or catches(pid, number) or blocks(pid, number)
 
 

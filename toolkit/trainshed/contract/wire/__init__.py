@@ -1,1 +1,1 @@
-"""What passes between `train` and the ranks: variables and small files. The only seam between the two sides."""
+"""Everything that passes between `train` and the ranks: variables and small files. The only seam between the two sides."""

@@ -136,7 +136,7 @@ class Probe(Record):
 
 
 def probe_of(environ: Mapping[str, str]) -> Probe | None:
-    """What this rank has to do; None if the job is not a try of a search."""
+    """Returns what this rank has to do; None if the job is not a try of a search."""
     try:
         value = json.loads(environ.get(PROBE) or "null")
         return Probe(**value) if isinstance(value, dict) else None

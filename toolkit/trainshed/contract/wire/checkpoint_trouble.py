@@ -1,4 +1,4 @@
-"""What a rank notes for `train` while no checkpoint can be made: `output/data/run/<host>.checkpoints-rank<n>`.
+"""A rank's notes for `train` while no checkpoint can be made: `output/data/run/<host>.checkpoints-rank<n>`.
 
 The file is there from the first save that failed until the next one that succeeds, so that a job which trains on without
 checkpoints says so at its end, too.

@@ -23,7 +23,7 @@ DEBUG = "sagemaker_training_compiler_debug_mode"
 
 
 class CompilerRequest(Record):
-    """What the job asks of the compiler.
+    """The job's request to the compiler.
 
     backend: one of `BACKENDS`, "" if the job does not ask for one.
     asked_by: the hyperparameter or variable that says so.
@@ -40,12 +40,12 @@ class CompilerRequest(Record):
 
     @property
     def on(self) -> bool:
-        """Whether anything is to be compiled."""
+        """Tells whether anything is to be compiled."""
         return self.backend not in ("", "off")
 
 
 class CompilePlan(Record):
-    """What the ranks compile and how, passed in the variable `COMPILE_PLAN`.
+    """The plan of what the ranks compile and how, passed in the variable `COMPILE_PLAN`.
 
     backend: `inductor` or `xla`.
     host: this host's name, for reports.

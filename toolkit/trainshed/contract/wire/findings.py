@@ -1,4 +1,4 @@
-"""What rules have found: files `output/rules/HOST.json` with one JSON object a line, a `Finding`."""
+"""Findings of rules: files `output/rules/HOST.json` with one JSON object a line, a `Finding`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LARGEST = 1 << 20  # bytes of a file
 
 
 class Finding(Record):
-    """What a rule has found.
+    """A finding of a rule.
 
     rule, action: as the job asked for it. text: a sentence. time: seconds since 1970.
     step, rank: of the point at which it fired, None where that had none.

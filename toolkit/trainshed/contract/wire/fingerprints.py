@@ -22,12 +22,12 @@ _COUNTS = ("files", "bytes", "read")
 
 
 def handed_over(config: str) -> dict[str, dict[str, Any]]:
-    """What the runner has handed over; {} where it has not, or in another form. config: the folder input/config."""
+    """Returns what the runner has handed over; {} where it has not, or in another form. config: the folder input/config."""
     return in_shape(read_object(f"{config}/{FILE}", LARGEST))
 
 
 def in_shape(value: Any) -> dict[str, dict[str, Any]]:
-    """What of it has the form above: anybody may have written it."""
+    """Returns what of it has the form above: anybody may have written it."""
     if not isinstance(value, dict):
         return {}
     return {name: good for name, one in value.items() if isinstance(name, str) and (good := _one(one))}

@@ -5,7 +5,7 @@ notice comes (a stop signal, a cloud's announcement, Slurm's warning), the file 
 object, a `Notice`. A later, more urgent notice replaces it with a higher `number`. A loop that can stop at a step
 boundary (`trainshed.checkpoint`) looks at the file's inode from time to time, which costs a microsecond.
 
-A rank that stops because of a notice leaves its answer beside the file, `interrupted.rank<n>.json`, an `Answer`: from
+A rank that stops because of a notice leaves an `Acknowledgement` beside the file, `interrupted.rank<n>.json`: from
 it the supervisor tells an interruption from a success, also on hosts without a notice.
 
 Stop signals still reach the script as signals, at once. Announcements of a platform (`stop` true) reach those ranks
@@ -49,7 +49,7 @@ class Notice(Record):
         return None if self.deadline is None else max(0.0, self.deadline - now)
 
 
-class Answer(Record):
+class Acknowledgement(Record):
     """A rank has stopped because of a notice, after `step` steps; `checkpoint` is its path, "" where none was made."""
 
     rank: int
@@ -73,14 +73,14 @@ def read_notice(path: str) -> Notice | None:
         return None
 
 
-def write_answer(notice_path: str, answer: Answer) -> None:
+def write_answer(notice_path: str, answer: Acknowledgement) -> None:
     """Leaves a rank's answer for the supervisor of its host. Raises OSError."""
     folder = os.path.dirname(notice_path)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     write_atomic(f"{folder}/interrupted.rank{answer.rank}.json", json.dumps(answer.plain()))
 
 
-def read_answers(notice_path: str) -> list[Answer]:
+def read_answers(notice_path: str) -> list[Acknowledgement]:
     """The answers of this host's ranks, in no order."""
     folder = os.path.dirname(notice_path)
     try:
@@ -88,7 +88,9 @@ def read_answers(notice_path: str) -> list[Answer]:
     except OSError:
         return []
     values = [_read(f"{folder}/{name}") for name in names]
-    return [Answer(**value) for value in values if value is not None and value.keys() == set(Answer._fields)]
+    return [
+        Acknowledgement(**value) for value in values if value is not None and value.keys() == set(Acknowledgement._fields)
+    ]
 
 
 class Watch:

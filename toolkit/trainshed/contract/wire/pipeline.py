@@ -160,22 +160,22 @@ class PipelineSettings(Record):
 
     @property
     def recomputes(self) -> bool:
-        """Whether modules may run again in their backward."""
+        """Tells whether modules may run again in their backward."""
         return self.activation_checkpointing != "off"
 
     @property
     def fits_activations(self) -> bool:
-        """Whether some modules may keep less on the device than others, by what room there is."""
+        """Tells whether some modules may keep less on the device than others, by what room there is."""
         return self.recomputes or self.offload_activations == "auto"
 
     @property
     def verifies(self) -> bool:
-        """Whether there are steps that are verified."""
+        """Tells whether there are steps that are verified."""
         return self.verify != "off" or self.verify_steps > 0
 
     @property
     def has_sharded_halves(self) -> bool:
-        """Whether parameters in half precision, whose masters are float32, are sharded."""
+        """Tells whether parameters in half precision, whose masters are float32, are sharded."""
         return self.sharded_data_parallel_degree > 1 and self.master_weights
 
 
@@ -362,7 +362,7 @@ def settings_from_environment(environ: Mapping[str, str] | None = None) -> Pipel
 
 
 def given_in_environment(environ: Mapping[str, str] | None = None) -> tuple[dict[str, Any], str]:
-    """What a job gives as settings: `TRAINSHED_PIPELINE`, else `SM_HP_MP_PARAMETERS` (both JSON).
+    """Returns what a job gives as settings: `TRAINSHED_PIPELINE`, else `SM_HP_MP_PARAMETERS` (both JSON).
 
     Returns:
         The settings as they are given, and the variable; ({}, "") where there is none.

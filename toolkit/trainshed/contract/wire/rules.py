@@ -1,4 +1,4 @@
-"""What the setting `rules` asks for: which rules watch a training, with which parameters, and what they do.
+"""The content of the setting `rules`: which rules watch a training, with which parameters, and what they do.
 
     metrics                      every rule that looks at metrics and at the machine
     all                          those on tensors as well
@@ -104,7 +104,7 @@ def wanted_rules(value: object) -> list[WantedRule]:
 
 
 def looks_at_tensors(rules: list[WantedRule]) -> bool:
-    """Whether a rule needs what only the ranks can see; so may each of a user's own."""
+    """Returns whether a rule needs what only the ranks can see; so may each of a user's own."""
     return any(rule.name in ON_TENSORS or rule.name not in CATALOGUE for rule in rules)
 
 

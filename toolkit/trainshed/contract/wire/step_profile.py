@@ -1,4 +1,4 @@
-"""What a rank whose steps are measured is told by `train`."""
+"""The message of `train` to a rank whose steps are measured."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StepProfile(Record):
 
 
 def step_profile_of(environ: Mapping[str, str]) -> StepProfile | None:
-    """What the variable says; None where it is absent or not of ours."""
+    """Reads what the variable says; None where it is absent or not of ours."""
     try:
         return StepProfile(**json.loads(environ.get(STEP_PROFILE, "")))
     except (ValueError, TypeError):

@@ -1,6 +1,6 @@
 """The `TRAINSHED_*` variables that pass between images, the runner, `train`, its helpers and the ranks.
 
-`TABLE` says who sets each variable and who reads it; docs/contract.md shows it. Settings are not in it: each setting has a
+`TABLE`, shown in docs/reference/variables.md, says who sets and who reads each variable. Settings are not in it: each has a
 variable, too, whose name `of_setting` makes. No other module spells a name that begins with `PREFIX`.
 
 This module imports nothing, and hooks that may run without trainshed installed execute this file by its path.

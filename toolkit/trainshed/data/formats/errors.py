@@ -1,4 +1,4 @@
-"""What can be wrong with a channel's data."""
+"""Errors of a channel's data."""
 
 from __future__ import annotations
 

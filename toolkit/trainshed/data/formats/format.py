@@ -1,4 +1,4 @@
-"""What a format must be able to do: count a file's records, read them from any one on, and make samples of them.
+"""The abilities of a format: count a file's records, read them from any one on, and make samples of them.
 
 A *record* is what lies in the file; a *sample* is what the training gets. Most formats can be read
 from a stream, so that they serve Pipe mode as well: they say how a stream is cut into records
@@ -98,7 +98,7 @@ class Format:
         raise NotImplementedError
 
     def sample(self, record: Any) -> Any:
-        """What the training gets of a record: a number, text, bytes, an array, or a dict or tuple of these.
+        """Makes a record's sample: a number, text, bytes, an array, or a dict or tuple of these.
 
         Raises SampleError where the record is damaged: who knows its place says it
         (`errors.placed`).
@@ -106,7 +106,7 @@ class Format:
         return record
 
     def offset_of(self, path: str, record: int, counted: Counted) -> int | None:
-        """Where a record begins, for a message; None where that is not to be said in bytes."""
+        """Says where a record begins, for a message; None where that is not to be said in bytes."""
         return None
 
     def batch(self, records: Sequence[Any]) -> Any | None:
@@ -118,7 +118,7 @@ class Format:
         return None
 
     def recognizes(self, path: str, beginning: bytes) -> bool:
-        """Whether a file looks like it, by its first bytes (some KiB); asked where neither name nor content type tells."""
+        """Returns whether a file looks like it by its first bytes (some KiB); asked where neither name nor type tells."""
         return False
 
 
@@ -178,12 +178,12 @@ def changed(path: str, counted: Counted, records: int) -> DataError:
 
 
 def is_packed(path: str) -> bool:
-    """Whether a file is compressed as a whole, with gzip."""
+    """Returns whether a file is compressed as a whole, with gzip."""
     return path.endswith((".gz", ".tgz"))
 
 
 def ending_of(path: str) -> str:
-    """What a file's name ends with, in small letters, without .gz: ".csv" of "a/B.CSV.gz"; "" if nothing."""
+    """The ending of a file's name, in small letters, without .gz: ".csv" of "a/B.CSV.gz"; "" if nothing."""
     name = os.path.basename(path).lower()
     name = name.removesuffix("tgz") + "tar" if name.endswith(".tgz") else name.removesuffix(".gz")
     return os.path.splitext(name)[1]

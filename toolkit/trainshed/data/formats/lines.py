@@ -171,7 +171,7 @@ class JsonLines(FilledLines):
     endings: tuple[str, ...] = (".jsonl", ".ndjson", ".jsonlines")
 
     def sample(self, record: Any) -> Any:
-        """What the line says."""
+        """Decodes the line."""
         text = text_of(record)
         try:
             value = json.loads(text)
@@ -201,12 +201,12 @@ def text_of(line: bytes) -> str:
 
 
 def is_head(line: bytes, head: bytes) -> bool:
-    """Whether a line is a header again: files were joined, each with its own, and maybe its byte order mark."""
+    """Returns whether a line is a header again: files were joined, each with its own, and maybe its byte order mark."""
     return line.endswith(head) and line.removeprefix(MARK) == head
 
 
 def is_text(beginning: bytes) -> bool:
-    """Whether these bytes are text in UTF-8, which may be cut in a character."""
+    """Returns whether these bytes are text in UTF-8, which may be cut in a character."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(beginning)
     except UnicodeDecodeError:

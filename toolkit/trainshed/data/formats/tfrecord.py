@@ -47,7 +47,7 @@ class TfRecordBytes(StreamFormat):
         self.verify = verify
 
     def split(self, stream: IO[bytes], path: str, record: int = 0, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-        """What was read at once is verified at once."""
+        """Splits records; what was read at once is verified at once."""
         data = b""  # what was read and not yet given; `offset` is where it begins
         size = 0
         while True:

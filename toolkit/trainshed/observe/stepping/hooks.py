@@ -185,7 +185,7 @@ class Meter:
             self.fail(error)
 
     def step_ended(self, optimizer: Any, *_: object) -> None:
-        """It has made it."""
+        """The optimizer has made its step."""
         if self.off:
             return
         try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         """A mark on a device's timeline."""
 
         def query(self) -> bool:
-            """Whether the device has come to it."""
+            """Returns whether the device has come to it."""
 
         def elapsed_time(self, end: Event) -> float:
             """Milliseconds from it to another one; both must have been reached."""
@@ -83,7 +83,7 @@ class Segments:
                 self._cut("")
 
     def fetch_ends(self, key: int, rows: int | None) -> None:
-        """It has one.
+        """The loop has its batch.
 
         Args:
             key: tells loaders apart.
@@ -138,7 +138,7 @@ class Segments:
         return self._now() if self._depth["inside"] == 1 else -1.0
 
     def inside_ends(self, phase: str, began: float) -> None:
-        """It is over; "" for a phase takes nothing out."""
+        """The part that `inside_begins` began is over; "" for a phase takes nothing out."""
         if not self._ours():
             return
         self._depth["inside"] = max(0, self._depth["inside"] - 1)
@@ -155,7 +155,7 @@ class Segments:
         return self._cut_device(_ENCLOSING)
 
     def exchange_ends(self, began: bool) -> None:
-        """It need not wait any more."""
+        """The device need not wait any more."""
         if began:
             self._cut_device("communication")
 

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from ..traces import FOLDER, REQUEST, Answer, Operator, Request, answer, answered, asked, trace_path
+from ..traces import FOLDER, REQUEST, Operator, TraceRequest, TraceResult, answer, answered, asked, trace_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ class Tracer:
 
     def __init__(self, folder: str, rank: int, start: int = 0, steps: int = 0) -> None:
         self._folder, self._rank = folder, rank
-        self._planned = Request(id=start, steps=steps, rank=rank, until=0.0) if steps else None
+        self._planned = TraceRequest(id=start, steps=steps, rank=rank, until=0.0) if steps else None
         self._steps = 0  # that have ended
         self._next_look = 0.0
         self._seen = (0, 0)  # file and time of the latest request that was looked at
-        self._request: Request | None = None  # that is being answered
+        self._request: TraceRequest | None = None  # that is being answered
         self._profile: Any = None
         self._left = 0
         self._began = 0.0
@@ -58,7 +58,7 @@ class Tracer:
             self._give_up(request, error)
         return True
 
-    def _due(self) -> Request | None:
+    def _due(self) -> TraceRequest | None:
         """The planned request, once, when its first step is the next one; or later, where another trace was in the way."""
         request = self._planned
         if request is None or self._steps < request.id:
@@ -66,7 +66,7 @@ class Tracer:
         self._planned = None
         return request if answered(self._folder, request) is None else None  # by an earlier life of this rank
 
-    def _new_request(self) -> Request | None:
+    def _new_request(self) -> TraceRequest | None:
         now = time.monotonic()
         if now < self._next_look:
             return None
@@ -89,23 +89,23 @@ class Tracer:
         self._profile.start()
         self._began = time.perf_counter()
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: TraceRequest) -> None:
         profile, self._profile = self._profile, None
         try:
             seconds = time.perf_counter() - self._began
             profile.stop()
             os.makedirs(f"{self._folder}/{FOLDER}", exist_ok=True)
             profile.export_chrome_trace(trace_path(self._folder, request))
-            answer(self._folder, request, Answer(seconds, operators_of(profile), busy_of(profile, seconds)))
+            answer(self._folder, request, TraceResult(seconds, operators_of(profile), busy_of(profile, seconds)))
             self._request = None
         except Exception as error:
             self._give_up(request, error)
 
-    def _give_up(self, request: Request, error: Exception) -> None:
+    def _give_up(self, request: TraceRequest, error: Exception) -> None:
         self._request = self._profile = None
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         try:
-            answer(self._folder, request, Answer(error=reason[:1000]))
+            answer(self._folder, request, TraceResult(error=reason[:1000]))
         except OSError:  # who asked finds no answer in time, and says so
             pass
 

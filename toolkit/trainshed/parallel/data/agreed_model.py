@@ -41,7 +41,7 @@ def _filled(sizes: Sequence[int], pieces: int, size: int) -> list[range]:
 
 
 class AgreedModel:
-    """What hosts agree on, the speed of the outer optimizer, and how far the script's own model is from there.
+    """The model that hosts agree on, the speed of the outer optimizer, and how far the script's own model is from there.
 
     Args:
         inner: the script's model.
@@ -76,7 +76,7 @@ class AgreedModel:
 
     @torch.no_grad()
     def change(self, fragment: int) -> torch.Tensor:
-        """What the script's own steps have taken away from it, float32 [size].
+        """Returns what the script's own steps have taken away from it, float32 [size].
 
         Raises:
             LocalStepsError: other parameters are trained than were in the beginning.

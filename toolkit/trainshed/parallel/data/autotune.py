@@ -34,7 +34,7 @@ _LEAST_WAIT = 0.05  # part of a step that is spent waiting for gradients, below 
 
 
 class Decision:
-    """What is called before every forward of a model.
+    """The hook that is called before every forward of a model.
 
     Steps are looked at closely before and after a decision; between two decisions only their time is, and that now and then.
 

@@ -20,7 +20,7 @@ class LocalStepsError(RuntimeError):
 
 @dataclass(frozen=True)
 class Given:
-    """What a host brings to an exchange.
+    """The part that a host brings to an exchange.
 
     exchange, step: which one, and after which step: alike on all hosts. agreed: the step of the last one before.
     change: float32 [n].
@@ -39,7 +39,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Taken:
-    """What came of it.
+    """The result of an exchange.
 
     change: the mean over hosts, float32 [n]. lost: what rounding keeps back now. buffers: agreed ones, None: unchanged.
     """

@@ -78,7 +78,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What was seen of steps: medians.
+    """The timeline of steps: medians.
 
     gradients: in the order in which they become ready.
     rest: from the end of an exchange to the first gradient of the next step.

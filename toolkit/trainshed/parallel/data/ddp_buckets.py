@@ -1,4 +1,4 @@
-"""What is torch's own affair: the buckets of a DistributedDataParallel, which it offers no way to change later.
+"""Torch's internals: the buckets of a DistributedDataParallel, which it offers no way to change later.
 
 Everything of DDP that is not public in torch is used here alone. Where a version of torch has it otherwise, `refusal` says
 so, and the model stays as it is.

@@ -1,4 +1,4 @@
-"""Whether steps take as long as they did: notices that they have become slower or faster for good, and seldom asks for more.
+"""Drift of step times: notices that they have become slower or faster for good, and seldom asks for more.
 
 Pure: the times come from outside. Looks are some seconds apart; what is seen in one must be seen in the next one, too. Every
 closer look makes the next one wait twice as long, until all has been quiet for a while: what comes and goes is not followed.
@@ -19,7 +19,7 @@ _MOST_STEPS = 100_000  # between looks
 
 
 class Steadiness:
-    """What a training's steps took when they were last looked at closely, and since."""
+    """The times of a training's steps when they were last looked at closely, and since."""
 
     def __init__(self) -> None:
         self.reference = 0.0  # seconds of a step

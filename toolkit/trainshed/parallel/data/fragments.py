@@ -181,7 +181,7 @@ class Fragments:
 
 
 def nothing_lost(model: AgreedModel, fragment: int, bits: int) -> torch.Tensor | None:
-    """What rounding has kept back of a fragment before its first exchange; None where numbers are not rounded."""
+    """Returns what rounding has kept back of a fragment before its first exchange; None where numbers are not rounded."""
     return torch.zeros(model.size(fragment), device=model.own[0].device) if bits in BITS else None
 
 

@@ -18,7 +18,7 @@ SIZE = 4 * MIB  # bytes of a message
 
 @dataclass(frozen=True)
 class Described:
-    """What must be alike on all ranks of a group.
+    """The properties that must be alike on all ranks of a group.
 
     shard: of a DTensor, along which axes of its mesh it is cut, and which piece this rank has; None for another tensor.
     """
@@ -41,7 +41,7 @@ def named(parameters: nn.Module | Sequence[torch.Tensor]) -> list[tuple[str, tor
 
 
 def described(name: str, parameter: torch.Tensor) -> Described:
-    """What of a parameter must be alike on all ranks."""
+    """The properties of a parameter that must be alike on all ranks."""
     shard = None
     if is_sharded(parameter):
         one: Any = parameter
@@ -52,12 +52,12 @@ def described(name: str, parameter: torch.Tensor) -> Described:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether it is a DTensor (its module takes long to import where a script has none)."""
+    """Returns whether it is a DTensor (its module takes long to import where a script has none)."""
     return hasattr(tensor, "placements") and hasattr(tensor, "to_local")
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What lies on this rank: of a DTensor its local tensor, of any other all. Call it without gradients being recorded."""
+    """The part on this rank: of a DTensor its local tensor, of any other all. Call it without gradients being recorded."""
     local: torch.Tensor = tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
     return local
 

@@ -31,7 +31,7 @@ class Life:
         self._watched = watched
 
     def lost(self, host: str) -> bool:
-        """Whether it has not shown a sign for as many turns of this host as it may be late. Turns, not seconds: they
+        """Returns whether it has not shown a sign for as many turns of this host as it may be late. Turns, not seconds: they
         stand still, too, while this host does."""
         return self._seen.get(host, (0, 0))[1] > MISSED
 

@@ -25,12 +25,12 @@ class HostLayout:
 
     @property
     def even(self) -> bool:
-        """Whether all hosts have equally many ranks."""
+        """Tells whether all hosts have equally many ranks."""
         return len({len(ranks) for ranks in self.hosts}) == 1
 
     @property
     def shared(self) -> bool:
-        """Whether a host has several ranks."""
+        """Tells whether a host has several ranks."""
         return any(len(ranks) > 1 for ranks in self.hosts)
 
     def neighbours(self, rank: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What hosts say to each other: messages in stages, each of which can go on while the host computes.
+"""Lines between hosts: messages in stages, each of which can go on while the host computes.
 
 A generator (`Stages`) yields the messages that it has begun, and is resumed when they have ended: `Flight` does that,
 without a thread of its own (gloo's threads carry the messages). Numbers pass through main memory, by gloo.
@@ -48,7 +48,7 @@ class Line:
         return taken.to(given.device)
 
     def gathered(self, told: torch.Tensor) -> Stages[list[torch.Tensor]]:
-        """What every host gives, alike in shape, in the order of hosts."""
+        """Returns what every host gives, alike in shape, in the order of hosts."""
         held = told.cpu()
         lines = [torch.empty_like(held) for _ in range(self.hosts)]
         yield [self._group.allgather([lines], [held])]

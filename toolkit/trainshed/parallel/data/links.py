@@ -66,7 +66,7 @@ def _timed(way: Way, count: int, size: int, group: Any) -> Batch:
 
 
 class Wait:
-    """What a way calls when it is over, and how to wait for it."""
+    """The callback that a way calls when it is over, and how to wait for it."""
 
     def __init__(self) -> None:
         self._over = threading.Event()

@@ -1,4 +1,4 @@
-"""Where hosts that come and go find each other: `python -m trainshed.parallel.data.meeting_place --port 29600`.
+"""The meeting place of hosts that come and go: `python -m trainshed.parallel.data.meeting_place --port 29600`.
 
 A small store (torch's TCPStore) that holds words, and no model. It runs until it is ended, on a machine that outlives the
 hosts, within a network that only those reach that may train: it asks nobody who they are.

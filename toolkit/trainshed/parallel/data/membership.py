@@ -103,7 +103,7 @@ class ComingAndGoing:
 
 
 def plan_of(model: AgreedModel, *settings: float) -> str:
-    """Whether hosts can exchange: alike for the same tensors and settings."""
+    """A digest of what hosts exchange: alike for the same tensors and settings."""
     tensors = [(tuple(one.shape), str(one.dtype)) for one in model.tensors()]
     return hashlib.sha256(repr((tensors, settings)).encode()).hexdigest()[:16]
 

@@ -78,7 +78,7 @@ class _Countdown:
 
 
 def told(error: BaseException) -> RuntimeError:
-    """What the backward of the other ranks raises."""
+    """The error that the backward of the other ranks raises."""
     said = RuntimeError(f"trainshed could not exchange the gradients with the other ranks (has one ended?): {error}")
     said.__cause__ = error
     return said

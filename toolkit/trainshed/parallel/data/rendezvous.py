@@ -11,7 +11,7 @@ EXCHANGE, JOIN = "exchange", "join"
 
 @dataclass(frozen=True)
 class Present:
-    """What a host says when it comes to a meeting.
+    """The message of a host that comes to a meeting.
 
     id: of the process, used once. name: for people. why: EXCHANGE or JOIN. exchange, step: how far it is.
     token: of the meeting whose model it has; hosts with the same one have the same. plan: of model and settings.
@@ -87,7 +87,7 @@ def meeting_of(number: int, token: str, here: Sequence[Present], last: Collectio
 
 
 def may_begin(here: Sequence[Present], last: Collection[str], away: Collection[str], begin: int) -> bool:
-    """Whether nobody has to be waited for.
+    """Returns whether nobody has to be waited for.
 
     Args:
         last: the hosts of the last exchange; none before the first.

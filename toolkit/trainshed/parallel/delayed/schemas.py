@@ -1,4 +1,4 @@
-"""What operations of torch do, by their schemas: what they write, whether they draw, the shapes that they return."""
+"""Facts about operations of torch, by their schemas: what they write, whether they draw, the shapes that they return."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[to
 
 
 def draws(func: Any) -> bool:
-    """Whether an operation draws random numbers."""
+    """Returns whether an operation draws random numbers."""
     return torch.Tag.nondeterministic_seeded in func.tags
 
 

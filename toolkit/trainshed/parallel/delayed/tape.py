@@ -59,7 +59,7 @@ class _Noted(NamedTuple):
 
 
 class Tape(TorchDispatchMode):
-    """What was done to one model.
+    """The record of what was done to one model.
 
     Args:
         small: bytes up to which a tensor is made at once.
@@ -77,7 +77,7 @@ class Tape(TorchDispatchMode):
         self._filled = 0  # bytes that this tape has written itself
 
     def waits(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has no values yet."""
+        """Returns whether a tensor has no values yet."""
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
             return False
         with torch._C.DisableTorchFunctionSubclass():
@@ -272,7 +272,7 @@ class Tape(TorchDispatchMode):
 
 
 class Addresses(TorchFunctionMode):
-    """What goes past the operations, straight to a tensor's memory, gets its values."""
+    """Gives values to what goes past the operations, straight to a tensor's memory."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()

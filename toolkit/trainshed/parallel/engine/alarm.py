@@ -101,7 +101,7 @@ class Alarm:
 
 
 def waited_in_vain(error: Exception) -> bool:
-    """Whether gloo or NCCL say that another rank did not come."""
+    """Returns whether gloo or NCCL say that another rank did not come."""
     lost = any(word in str(error) for word in _LOST)
     return isinstance(error, RuntimeError) and not isinstance(error, PipelineError) and lost
 

@@ -1,4 +1,4 @@
-"""What can be said about a step's inputs without looking at the model."""
+"""Facts about a step's inputs that can be told without looking at the model."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def parts_of(microbatches: list[Microbatch], rows: Callable[[Microbatch], int | 
 
 
 def runs_evenly(schedule: str, ranks: int, microbatches: int) -> bool:
-    """Whether a schedule of torch's can run so many: several stages on a rank take them in rounds of equal size."""
+    """Returns whether a schedule of torch's can run so many: several stages on a rank take them in rounds of equal size."""
     if schedule not in INTERLEAVED:
         return True
     return microbatches % max(1, microbatches // ranks) == 0
 
 
 def facts(microbatch: Microbatch) -> Any:
-    """What a recorded forward may depend on: shapes and types of tensors, switches. Numbers change from step to step; a
+    """The facts on which a recorded forward may depend: shapes and types of tensors, switches. Numbers change each step; a
     forward that goes another way because of one is noticed when it is replayed."""
     found: list[Any] = []
     for leaf in leaves(microbatch):

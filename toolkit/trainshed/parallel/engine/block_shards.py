@@ -113,7 +113,7 @@ class BlockShards:
         return next((name for name in reversed(self._ran) if name), "")
 
     def used(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
-        """Whether some rank has computed a gradient since `begin`, where others have added zeros. Collective over all."""
+        """Returns whether some rank has computed a gradient since `begin`; others have added zeros. Collective over all."""
         used = torch.tensor([float(id(parameter) in self._used) for parameter in parameters])
         if len(parameters):
             dist.all_reduce(used, group=self._grid.everyone)

@@ -60,7 +60,7 @@ def compare(grid: Grid, at: str, mine: str, what: str, hint: str = _ONE_DATA, mo
 
 @dataclass(frozen=True)
 class Met:
-    """What the ranks of a pipeline found when they met.
+    """The facts that the ranks of a pipeline found when they met.
 
     seed: of the first rank.
     record: number of the record that all of them know to fit; -1 where they do not.
@@ -85,7 +85,7 @@ def first_difference(grid: Grid, mine: Mapping[str, str]) -> str:
 
 
 def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, empty: int = 0, record: int = -1) -> Met:
-    """Where the ranks that run one batch begin what they do together. Collective.
+    """Has the ranks that run one batch begin together. Collective.
 
     Args:
         call: one of `meeting.CALLS`.
@@ -132,13 +132,13 @@ def _hint(grid: Grid) -> str:
 
 
 def of_the_same(grid: Grid, rank: int) -> str:
-    """What a rank has in common with the first one of those that run one batch."""
+    """Says what a rank has in common with the first one of those that run one batch."""
     same = grid.places[rank].replica == grid.places[grid.company_ranks[0]].replica
     return "of the same pipeline" if same else "with the same batch"
 
 
 def meet_with_replicas(grid: Grid, call: str) -> None:
-    """Where all ranks of all replicas begin what they do together. Collective.
+    """Has all ranks of all replicas begin together. Collective.
 
     Args:
         call: one of `meeting.CALLS`.
@@ -164,7 +164,7 @@ def agree_with_replicas(grid: Grid, mine: bytes, what: str, wish: bool = False) 
 
 
 def same_batch(grid: Grid, microbatches: list[Microbatch]) -> bool:
-    """Whether all ranks that have other batches were given the same. Collective over them."""
+    """Returns whether all ranks that have other batches were given the same. Collective over them."""
     return replicas_agree(STEP, digest(microbatches), False, grid.batches[1], grid.device)[0]
 
 
@@ -290,7 +290,7 @@ def in_company(grid: Grid, at: str, mine: Any) -> list[Any]:
 
 
 def gathered(grid: Grid, at: str, mine: Any) -> list[Any]:
-    """What each rank of the pipeline gives, in order. Collective over it.
+    """Returns what each rank of the pipeline gives, in order. Collective over it.
 
     Args:
         at: what it is for, one of the places of `meeting`.

@@ -37,7 +37,7 @@ class Exchanged:
 
 
 class Exchange(ABC):
-    """What one rank holds in parts.
+    """The parameters that one rank holds in parts.
 
     Args:
         on_parts: takes `id` -> name of the parameters before, and name -> parameter after they were cut.
@@ -56,18 +56,18 @@ class Exchange(ABC):
         return {id(one.whole): name for name, one in self._known.items()}
 
     def has(self, name: str) -> bool:
-        """Whether a parameter is cut."""
+        """Returns whether a parameter is cut."""
         return name in self._known
 
     def now(self, parameters: Sequence[nn.Parameter]) -> Sequence[nn.Parameter]:
-        """What the modules have now in the places of parameters of before."""
+        """The parameters that the modules have now in the places of parameters of before."""
         if self._open:
             return parameters
         parts = {id(one.whole): one.part for one in self._known.values()}
         return [parts.get(id(parameter), parameter) for parameter in parameters]
 
     def part(self, name: str, parameter: nn.Parameter) -> nn.Parameter:
-        """What the modules have in a parameter's place when the exchange is closed."""
+        """The parameter that the modules have in a parameter's place when the exchange is closed."""
         return self._known[name].part if name in self._known else parameter
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:

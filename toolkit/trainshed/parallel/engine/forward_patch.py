@@ -1,4 +1,4 @@
-"""What is called in the place of a module's forward, for a while."""
+"""The function that is called in the place of a module's forward, for a while."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StandIn:
         self.module.__dict__["forward"] = self
 
     def remove(self) -> None:
-        """It is called as it was."""
+        """Has the module called as it was."""
         del self.module.__dict__["forward"]
         if self._before is not None:
             self.module.__dict__["forward"] = self._before
@@ -45,5 +45,5 @@ class StandIn:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether torch.compile was given the module."""
+    """Returns whether torch.compile was given the module."""
     return compiled_call(module) is not None or hasattr(module, "_orig_mod")

@@ -1,4 +1,4 @@
-"""What this rank holds of the model: all of it before the first step, then the parameters of its own stages."""
+"""This rank's part of the model: all of it before the first step, then the parameters of its own stages."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Holding:
         return [] if self.shards is None else [self.shards]
 
     def now(self, parameters: Sequence[nn.Parameter]) -> Sequence[nn.Parameter]:
-        """What the modules have now in the places of parameters of before the first step."""
+        """The parameters that the modules have now in the places of parameters of before the first step."""
         for one in self.exchanges:
             parameters = one.now(parameters)
         return parameters

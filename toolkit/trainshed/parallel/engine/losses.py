@@ -1,4 +1,4 @@
-"""What a step function gives to `model.backward` where no stages run it, and what it returns."""
+"""The losses that a step function gives to `model.backward` where no stages run it, and what it returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Losses:
 
     @property
     def any(self) -> bool:
-        """Whether there are losses."""
+        """Tells whether there are losses."""
         return bool(self._given)
 
     def total(self) -> torch.Tensor | None:
@@ -36,7 +36,7 @@ class Losses:
 def called(
     function: Callable[..., Any], microbatch: Microbatch, losses: Losses, attach: Callable[[Backward | None], None]
 ) -> Any:
-    """What the step function returns for a microbatch, without gradients.
+    """Returns what the step function returns for a microbatch, without gradients.
 
     Args:
         losses: takes its losses.

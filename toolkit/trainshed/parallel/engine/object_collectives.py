@@ -1,4 +1,4 @@
-"""Where the ranks of a group meet and exchange what each has: all begin alike, so that ranks at different places see it.
+"""Meetings at which the ranks of a group exchange objects: all begin alike, so that ranks at different places see it.
 
 A message of another length or kind than the others expect may end a process inside of gloo, leave garbage, or be waited for.
 So every exchange begins with a header of one length, which says what it is for.
@@ -61,7 +61,7 @@ def numbers(
 
 
 def replicas_agree(at: str, mine: int, wish: bool, group: dist.ProcessGroup, device: torch.device) -> tuple[bool, bool]:
-    """Whether all ranks of a group have the same number, and whether one of them has a wish. Collective.
+    """Returns whether all ranks of a group have the same number, and whether one of them has a wish. Collective.
 
     Args:
         at: what it is for.
@@ -89,7 +89,7 @@ def _elsewhere(one: str, where: str, other: str, there: str) -> PipelineError:
 
 
 def objects(at: str, mine: Any, ranks: Sequence[int], group: dist.ProcessGroup, device: torch.device) -> list[Any]:
-    """What each rank of a group gives, in order; `mine` alone where there is no other. Collective.
+    """Returns what each rank of a group gives, in order; `mine` alone where there is no other. Collective.
 
     Raises:
         PipelineError: on all ranks, if one of them is at something else.

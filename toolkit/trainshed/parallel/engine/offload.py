@@ -49,7 +49,7 @@ class Offload:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """What a stage's forward saves within the block is kept on the CPU; or only what units do that `run` calls."""
+        """Keeps on the CPU what a stage's forward saves within the block; or only what units do that `run` calls."""
         held = [*self._root.parameters(), *self._root.buffers()]
         with torch._C.DisableTorchFunction(), torch.no_grad():  # also of parameters that are absent
             self._stays = {local(one).untyped_storage().data_ptr() for one in held if not one.is_meta}
@@ -117,7 +117,7 @@ def say_of_states(grid: Grid) -> None:
 
 
 def offload_for(root: nn.Module, grid: Grid) -> Offload | None:
-    """What keeps the activations of this rank's stages, where a job wants that; None where it would change nothing."""
+    """Returns what keeps the activations of this rank's stages, where a job wants that; None if it would change nothing."""
     wanted = grid.settings.offload_activations
     if wanted == "off":
         return None

@@ -1,4 +1,4 @@
-"""What the step function returned on the last stage, on all ranks of the pipeline.
+"""The step function's results on the last stage, given to all ranks of the pipeline.
 
 Tensors are sent as such, everything else is pickled. What cannot be pickled, and an object that keeps tensors to itself (a
 cache, of which each stage has its own part), is on no rank what it is in one process: it is replaced everywhere by a word

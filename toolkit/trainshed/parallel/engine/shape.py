@@ -66,7 +66,7 @@ class Sent(NamedTuple):
 
 
 class Boundary:
-    """What passes from a stage to the next one, whichever way a microbatch goes: room for the values of each way.
+    """The values that pass from a stage to the next one, whichever way a microbatch goes: room for the values of each way.
 
     slots: the tensors of every message.
     numbers: for each way the number of the value in each slot; None in one that this way leaves empty.

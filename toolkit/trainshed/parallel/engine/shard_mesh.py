@@ -1,4 +1,4 @@
-"""Where sharded parameters lie: over replicas, and where modules are divided, over the ranks of tensor groups before."""
+"""The mesh of sharded parameters: over replicas, and where modules are divided, over the ranks of tensor groups before."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ShardMesh:
             let_go(mesh)
 
     def dtensor(self, part: torch.Tensor, like: torch.Tensor, axis: int = 0) -> DTensor:
-        """What this rank has of a parameter.
+        """This rank's part of a parameter, as a DTensor.
 
         Args:
             like: the parameter, whole or divided among the ranks of the tensor group; or one of `dtensor`.

@@ -32,7 +32,7 @@ GATHERED_BYTES = 25 * 2**20
 
 
 class StageShards(Exchange):
-    """What one rank holds of its parameters.
+    """The shards that one rank holds of its parameters.
 
     Args:
         on_shards: takes `id` -> name of the parameters before, and name -> parameter after they were sharded.

@@ -1,4 +1,4 @@
-"""What the stages of a rank share during one step."""
+"""State that the stages of a rank share during one step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..tracing.call_routing import Watcher
 
 @dataclass
 class Step:
-    """What all stages of a rank share during one step.
+    """State that all stages of a rank share during one step.
 
     microbatches: (args, kwargs) of the step function.
     ways: which of the recorded forwards each microbatch follows.

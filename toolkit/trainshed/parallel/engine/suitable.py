@@ -1,4 +1,4 @@
-"""What a model must be for its parameters to be given to ranks."""
+"""Checks of what a model must be for its parameters to be given to ranks."""
 
 from __future__ import annotations
 

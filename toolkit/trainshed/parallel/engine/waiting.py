@@ -15,7 +15,7 @@ from .remote_parameters import NOT_YET, Absent
 
 
 class Waiting:
-    """What waits in one model.
+    """The operations that wait in one model.
 
     Args:
         tape: tells the values; None if the model was built with them.

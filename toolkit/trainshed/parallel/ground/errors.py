@@ -1,4 +1,4 @@
-"""What can go wrong in a pipeline.
+"""Errors of a pipeline.
 
 PipelineError             one line for a person
 |- PlanError              no partition satisfies what was asked, or a plan file does not fit the model

@@ -1,4 +1,4 @@
-"""What the ranks of a tensor group send each other, and what goes back in the backward.
+"""Exchanges between the ranks of a tensor group, and what goes back in the backward.
 
 A tensor is whole, and each rank has its whole gradient; or in parts, and a rank has the gradient of its own places; or each
 rank computes a part of the result with it, and its gradient is the sum of what the ranks find.

@@ -166,7 +166,7 @@ class Grid:
 
     @property
     def writes(self) -> bool:
-        """Whether this rank writes what it holds, alone or together with others: of replicas the first one does."""
+        """Tells whether this rank writes what it holds, alone or together with others: of replicas the first one does."""
         place = self.place
         first = place.replica if self.settings.tensor_parallel_degree == 1 else place.batch + place.context
         return first == 0 or self.settings.sharded_data_parallel_degree > 1
@@ -214,7 +214,7 @@ class Grid:
         return self._everyone[0]
 
     def can_make(self, member: tuple[int, ...]) -> bool:
-        """Whether the ranks of one pipeline can make a group of some of them, or have it: replicas would have to join in."""
+        """Returns whether the ranks of a pipeline can make a group of some, or have it: replicas would have to join in."""
         degree = self.settings.pipeline_parallel_degree
         return self.world == degree or len(member) in (1, degree) or member in self._made
 
@@ -305,7 +305,7 @@ class Grid:
 
 
 def device_of(local_rank: int, gpus: int) -> torch.device:
-    """Where a rank computes, on a host that has so many GPUs.
+    """The device of a rank, on a host that has so many GPUs.
 
     Raises:
         PipelineError: there are GPUs, but none for this rank.
@@ -321,7 +321,7 @@ def device_of(local_rank: int, gpus: int) -> torch.device:
 
 
 def own_device() -> torch.device:
-    """Where this rank computes, if the script does not say."""
+    """The device of this rank, if the script does not say."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     return device_of(local, torch.cuda.device_count() if torch.cuda.is_available() else 0)
 

@@ -54,7 +54,7 @@ def widen(root: nn.Module) -> None:
 
 
 def is_half(parameter: torch.Tensor) -> bool:
-    """Whether an optimizer keeps float32 values of a parameter."""
+    """Returns whether an optimizer keeps float32 values of a parameter."""
     return parameter.dtype in HALVES and getattr(parameter, "grad_dtype", None) is torch.float32
 
 

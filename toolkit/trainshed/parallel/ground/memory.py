@@ -14,7 +14,7 @@ SPARE = 1.25
 
 @dataclass(frozen=True)
 class Found:
-    """What a rank finds, in bytes.
+    """The memory that a rank finds, in bytes.
 
     free: of its GPU, or of the host.
     group: what its control group may still use; None without a limit, or on a GPU.
@@ -27,7 +27,7 @@ class Found:
 
 
 def find_memory(device: torch.device) -> Found:
-    """What this rank finds now."""
+    """Finds this rank's memory as it is now."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return Found(torch.cuda.mem_get_info(device)[0] + unused)

@@ -67,7 +67,7 @@ def refuse_hook(name: str, parameter: torch.Tensor, hint: str) -> None:
 
 
 def has_gradient_hook(parameter: Any) -> bool:
-    """Whether something is called when a parameter gets its gradient."""
+    """Returns whether something is called when a parameter gets its gradient."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 

@@ -233,7 +233,7 @@ def _has_contents(value: Any) -> bool:
 
 
 def contents(holder: Any) -> dict[Any, Any]:
-    """What a tuple, list, mapping or object holds, by index, key or attribute."""
+    """Returns what a tuple, list, mapping or object holds, by index, key or attribute."""
     if isinstance(holder, (tuple, list)):
         return dict(enumerate(holder))
     return dict(holder) if isinstance(holder, MutableMapping) else attributes_of(holder)

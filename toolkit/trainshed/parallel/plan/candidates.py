@@ -52,7 +52,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the ways have to keep to.
+    """The terms that the ways have to keep to.
 
     hosts: where the ranks are.
     placement: whose numbers are neighbours, as the setting `placement_strategy` says it.

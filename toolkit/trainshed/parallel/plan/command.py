@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(options: Namespace) -> int:
-    """What the command line asks for. Raises TrainshedError where there is no such script."""
+    """Does what the command line asks for. Raises TrainshedError where there is no such script."""
     if not os.path.isfile(options.script):
         raise TrainshedError(f"there is no script {options.script}")
     _check(options)

@@ -70,7 +70,7 @@ LAST_MESSAGES = 1
 
 @dataclass(frozen=True)
 class Sent:
-    """What a rank sends: seconds, and bytes."""
+    """A rank's traffic: seconds, and bytes."""
 
     seconds: float = 0.0
     bytes: float = 0.0
@@ -96,7 +96,7 @@ class Link:
         return self.latency + size / self.bandwidth if size else 0.0
 
     def summed(self, size: float, ranks: int) -> Sent:
-        """What it takes to sum `size` bytes over ranks in a ring: each hands an n-th of it on, n - 1 times to sum and n - 1
+        """Returns the cost of summing `size` bytes over ranks in a ring: each hands an n-th on, n - 1 times to sum and n - 1
         times to spread (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009)."""
         return self._round(size, ranks, 2)
 
@@ -105,11 +105,11 @@ class Link:
         return self._round(size, ranks, 2 if self.sums_all else 1)
 
     def gathered(self, size: float, ranks: int) -> Sent:
-        """What it takes until all ranks have `size` bytes, of which each had a part."""
+        """Returns what it takes until all ranks have `size` bytes, of which each had a part."""
         return self._round(size, ranks, 1)
 
     def spread(self, size: float, ranks: int, number: int) -> Sent:
-        """What it takes until all ranks have what one had, in so many pieces one after the other: each by a tree, in which
+        """Returns the cost until all ranks have what one had, in pieces one after the other: each by a tree, in which
         twice as many have it after each message."""
         if ranks == 1:
             return Sent()
@@ -235,7 +235,7 @@ def beside(parameter: torch.Tensor, optimizer_states: int, shared: int = 1) -> t
 
 
 def recomputed(costs: Costs) -> Costs:
-    """What is kept for the backward where every unit runs again in it."""
+    """Returns what is kept for the backward where every unit runs again in it."""
     return replace(costs, units=tuple(replace(unit, saved=unit.least) for unit in costs.units))
 
 

@@ -83,7 +83,7 @@ class Choice:
 def choices(
     ways: Sequence[Way], plans: Iterable[Plan | PlanError], weights: Sequence[Weight], limit_mib: int
 ) -> list[Choice]:
-    """What each way means for all ranks.
+    """Lists what each way means for all ranks.
 
     Args:
         plans: of those ways that have no problem, in their order.
@@ -151,7 +151,7 @@ def choice_lines(found: Sequence[Choice]) -> list[str]:
 
 
 def beside_lines(best: Choice) -> list[str]:
-    """What a rank has that no way changes; nothing where its memory is a GPU's."""
+    """Says what a rank has that no way changes; nothing where its memory is a GPU's."""
     return [f"a rank's process has {PROCESS_MIB:.0f} MiB beside its tensors"] if best.way.wish.on_cpus else []
 
 

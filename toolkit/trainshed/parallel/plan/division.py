@@ -1,4 +1,4 @@
-"""What a tensor group would divide of a model, and what that changes in the costs of its units.
+"""Foresees what a tensor group would divide of a model, and what that changes in the costs of its units.
 
 A piece is a module whose parameters can be divided. Each rank of a group computes its share of it, and the ranks exchange
 what makes the result whole, and in the backward the gradients of its input. All else of a unit is computed by every rank.
@@ -58,7 +58,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What tensor groups would divide of a model.
+    """The part of a model that tensor groups would divide.
 
     kept: number of ranks -> what one keeps for the backward, as a part of what one keeps that runs all of it, where results
         may stay in parts.
@@ -70,7 +70,7 @@ class Foreseen:
 
 @dataclass(frozen=True)
 class Divided:
-    """What a group of so many ranks divides.
+    """The part that a group of so many ranks divides.
 
     pieces: those that are divided; pairs: whether some of them take others' results in parts.
     share: parameter -> the largest part of it that a rank has, 0 to 1.
@@ -92,7 +92,7 @@ class Divided:
 
 
 def sent(piece: Piece, call: PieceCall, found: Divided, link: Link) -> tuple[Sent, Sent]:
-    """What the ranks of a group exchange for one call, forward and backward."""
+    """Returns what the ranks of a group exchange for one call, forward and backward."""
     ranks, given = found.ranks, 0 if call.again else call.given
     along = found.pairs and ranks in piece.along
     if along and (piece.sums or ranks in piece.closes):  # a sum in parts, and all of its gradient; it reads parts or words
@@ -110,7 +110,7 @@ def sent(piece: Piece, call: PieceCall, found: Divided, link: Link) -> tuple[Sen
 
 
 def divided(pieces: Sequence[Piece], ranks: int, *, pairs: bool = False, kept: float = 1.0) -> Divided:
-    """What a tensor group divides: a parameter that several modules share in all of them, along one axis, or in none.
+    """Returns what a tensor group divides: a parameter that several modules share in all, along one axis, or in none.
 
     Args:
         pairs: whether results may stay in parts; `kept`: see `Divided`.

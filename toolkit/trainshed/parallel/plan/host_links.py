@@ -23,7 +23,7 @@ class Hosts:
     crowd: float = 1.0
 
     def spans(self, groups: Iterable[Sequence[int]]) -> bool:
-        """Whether one of these groups of ranks has several hosts."""
+        """Returns whether one of these groups of ranks has several hosts."""
         return bool(self.ranks) and any(len({rank // self.ranks for rank in group}) > 1 for group in groups)
 
     def link(self, groups: Iterable[Sequence[int]]) -> Link:

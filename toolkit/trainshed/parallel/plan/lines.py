@@ -20,7 +20,7 @@ def assignment_lines(plan: Plan) -> list[str]:
 
 
 def predicted_lines(plan: Plan) -> list[str]:
-    """What the plan predicts of each stage, for one microbatch, and of a step."""
+    """Says what the plan predicts of each stage, for one microbatch, and of a step."""
     lines = ["stage  forward ms  backward ms  memory MiB"]
     for entry in plan.predicted["stages"]:
         lines.append(
@@ -30,7 +30,7 @@ def predicted_lines(plan: Plan) -> list[str]:
 
 
 def divided_lines(plan: Plan) -> list[str]:
-    """What the ranks of a tensor group divide, kinds of modules with the same parts in one line; nothing without groups."""
+    """Says what tensor groups divide, kinds of modules with the same parts in one line; nothing without groups."""
     tensor = plan.degrees.get("tensor", 1)
     if tensor == 1:
         return []

@@ -56,7 +56,7 @@ def open_ways(ranks: int, wish: Wish, terms: Terms, settings: PipelineSettings) 
 
 
 def goes_with(choice: Choice, given: Mapping[str, Any]) -> bool:
-    """Whether a job's other settings allow what a choice shards."""
+    """Returns whether a job's other settings allow what a choice shards."""
     try:
         read_settings({**given, **choice.settings()})
     except PipelineError:
@@ -65,7 +65,7 @@ def goes_with(choice: Choice, given: Mapping[str, Any]) -> bool:
 
 
 def keeps_sharding(choice: Choice, settings: PipelineSettings) -> bool:
-    """Whether what is sharded over replicas is what was given."""
+    """Returns whether what is sharded over replicas is what was given."""
     if "sharded_data_parallel_degree" not in settings.open and choice.degree != settings.sharded_data_parallel_degree:
         return False
     if "shard_optimizer_state" in settings.open or choice.degree > 1:

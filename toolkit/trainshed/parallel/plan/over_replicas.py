@@ -1,4 +1,4 @@
-"""What a step takes where a pipeline, or one rank with all stages, has replicas: in time, memory and bytes sent.
+"""Predicts what a step takes where a pipeline, or one rank with all stages, has replicas: in time, memory and bytes sent.
 
 Gradients are summed over the replicas, in a ring: 2 (n - 1) / n of their bytes leave each rank. Those of parameters that a
 tensor group does not divide are summed over all of its ranks. Then the optimizer steps over what a rank holds. Three things

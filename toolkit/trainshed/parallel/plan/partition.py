@@ -21,7 +21,7 @@ from .costs import Costs, Link, StageCosts
 
 @dataclass(frozen=True)
 class Request:
-    """What a partition shall satisfy.
+    """The request that a partition shall satisfy.
 
     stages: number of pipeline stages (ranks times virtual stages).
     in_flight: microbatches whose activations stage s keeps, by stage (1F1B: stages - s).

@@ -85,7 +85,7 @@ class Plan:
         return frozenset(unit.unit for unit in self.units)
 
     def serves(self, ranks: int, virtual: int) -> bool:
-        """Whether it is for a job that asks for `virtual` stages on each of its ranks, of which there may be fewer."""
+        """Returns whether it is for a job that asks for `virtual` stages on each rank, of which there may be fewer."""
         made = self.pipeline if isinstance(self.pipeline, dict) else {}
         fewer = made.get("asked") == virtual and self.stages == ranks * made.get("virtual", 0)
         return self.stages == ranks * virtual or fewer

@@ -13,7 +13,7 @@ from .host_links import Hosts, link_of
 
 @dataclass(frozen=True)
 class How:
-    """What is asked beside the settings of a job.
+    """The options beside the settings of a job.
 
     count: whether operations are counted instead of timed.
     ranks: to choose stages, tensor ranks and replicas for; 0 where the settings say them.
@@ -51,5 +51,5 @@ class How:
 
 
 def how_asked() -> How:
-    """What this process was asked for."""
+    """Reads what this process was asked for."""
     return How(**json.loads(os.environ.get(PLAN_HOW) or "{}"))

@@ -1,4 +1,4 @@
-"""What a job asks of a plan."""
+"""A job's request for a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .simulate import ZERO_BUBBLE, most_kept, order
 
 @dataclass(frozen=True)
 class Wish:
-    """What the job asks of a plan.
+    """The job's request for a plan.
 
     ranks, virtual: pipeline ranks and stages on each of them.
     asked: what `virtual` was, where the model has not enough parts for that; else 0.
@@ -72,7 +72,7 @@ class Wish:
 
     @property
     def pairs(self) -> bool:
-        """Whether results of divided modules are thought to stay in parts: in stages few do, inside of units."""
+        """Tells whether results of divided modules are thought to stay in parts: in stages few do, inside of units."""
         return self.tensor > 1 and self.stages == 1
 
     def seat(self, stage: int) -> int:

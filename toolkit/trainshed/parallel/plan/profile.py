@@ -284,7 +284,7 @@ def seconds_to_touch(device: torch.device) -> float:
 
 
 def counted_seconds(operations: int, moved: int) -> float:
-    """What operations on floating point numbers and bytes read and written count for."""
+    """The seconds that operations on floating point numbers and bytes read and written count for."""
     return operations * SECONDS_PER_OPERATION + moved * SECONDS_PER_BYTE
 
 

@@ -1,4 +1,4 @@
-"""What a rank holds in memory of its stages, by what it is; and the parameters of a model, by how they are sharded."""
+"""Counts a rank's memory of its stages, by what it is, and the parameters of a model, by how they are sharded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Held:
 
 
 def held_by_ranks(plan: Plan, way: Way) -> list[Held]:
-    """What each rank of a pipeline holds."""
+    """Returns what each rank of a pipeline holds."""
     return [_held(plan, way, rank) for rank in range(way.stages)]
 
 
@@ -79,7 +79,7 @@ class Weight:
 
     @property
     def shard(self) -> float:
-        """What is kept in shards, all together: of parameters in half precision float32 values are kept, and they themselves
+        """The bytes that are kept in shards: of parameters in half precision float32 values are kept, and they themselves
         are there while they are used."""
         return self.gradient + self.states + (self.value if self.gradient <= self.value else 0.0)
 
@@ -104,7 +104,7 @@ def weights_of(root: nn.Module, optimizer_states: int) -> list[Weight]:
 
 
 def of_tensor_rank(weights: Sequence[Weight], held: Held) -> list[Weight]:
-    """What one rank of a tensor group has of the parameters of a model: of all of them the same share, as on the mean.
+    """Returns what a rank of a tensor group has of a model's parameters: of all of them the same share, as on the mean.
 
     Args:
         held: what that rank holds of the model.

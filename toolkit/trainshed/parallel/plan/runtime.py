@@ -1,4 +1,4 @@
-"""What ranks take of a core beside the modules of the model: measured on this machine while a plan is made, in a tenth of a
+"""Measures what ranks take of a core beside the model's modules: on this machine while a plan is made, in a tenth of a
 second.
 
 Between two turns of a rank others have put what is theirs into the caches, where ranks share cores. So all is measured with
@@ -61,7 +61,7 @@ def seconds_to_update(optimizer_states: int) -> Update:
 
 
 def seconds_around(subject: Subject, trace: Trace) -> float:
-    """What a stage takes for one microbatch besides its own modules: it runs the step function without the others, and
+    """Returns what a stage takes for a microbatch besides its modules: it runs the step function without the others, and
     follows it once more before, with a snapshot of what it may change, where values may make it go another way."""
     gates = UnitGates(subject.root)
     names = dict.fromkeys(event.name for event in trace.events if event.is_unit)

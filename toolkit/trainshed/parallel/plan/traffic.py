@@ -1,4 +1,4 @@
-"""What the ranks of one pipeline send each other in a step."""
+"""Counts what the ranks of one pipeline send each other in a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def crossings(costs: Costs, starts: Sequence[int], wish: Wish) -> list[int]:
 
 
 def summed_by_stages(costs: Costs, wish: Wish, read: Sequence[set[str]]) -> list[Sent]:
-    """What it takes to sum the gradients of parameters that several ranks hold, by the first stage of each.
+    """Returns what it takes to sum the gradients of parameters that several ranks hold, by the first stage of each.
 
     Args:
         read: names of the parameters of each stage.

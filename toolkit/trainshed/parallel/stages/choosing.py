@@ -96,7 +96,7 @@ class Chooser:
     def choose(
         self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int, number: int
     ) -> tuple[Prepared, list[int]]:
-        """What the step needs, and the way of each microbatch. Collective where it was not known, or a way is new.
+        """Returns what the step needs, and the way of each microbatch. Collective where it was not known, or a way is new.
 
         Args:
             seed: of Python's and numpy's generators in this step.

@@ -41,7 +41,7 @@ from ..tracing.subject import Subject
 
 @dataclass(frozen=True)
 class Planned:
-    """What a process that only makes a plan has to know.
+    """The facts that a process needs that only makes a plan.
 
     settings: that the plan is for.
     wanted: tells whether the script wants a module divided among the ranks of a tensor group.
@@ -55,7 +55,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the script asks of a plan.
+    """The script's requests for a plan.
 
     pins: module -> stage.
     microbatches: of a step.
@@ -107,7 +107,7 @@ def agree_on_plan(
 def from_leader(
     rank: int, group: dist.ProcessGroup, action: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None
 ) -> Any:
-    """What `action` gives on global rank 0, on all ranks; or the error that it raises. Collective.
+    """Returns what `action` gives on global rank 0, on all ranks; or the error that it raises. Collective.
 
     Args:
         rank: of this process, among all.
@@ -128,7 +128,7 @@ def from_leader(
 
 
 def wish_of(root: nn.Module, settings: PipelineSettings, asked: Asked, link: Link | None = None) -> Wish:
-    """What the settings ask of a plan. Experts are not opened where they are to be divided."""
+    """Reads what the settings ask of a plan. Experts are not opened where they are to be divided."""
     experts = [name for name, module in root.named_modules() if experts_of(module)]
     divides = settings.tensor_parallel_degree > 1 or how_asked().ranks > 0
     kept = [name for name in experts if divides and name not in settings.atomic]

@@ -36,7 +36,7 @@ class Prepared:
 
     @property
     def asks(self) -> bool:
-        """Whether each microbatch's way must be found out, and the shapes of its inputs do not tell it."""
+        """Tells whether each microbatch's way must be found out, and the shapes of its inputs do not tell it."""
         several = len({way.facts for way in self.ways}) < len(self.ways)
         return several or any(way.cut.trace.asks for way in self.ways)
 

@@ -118,7 +118,7 @@ class Preparation:
     def prepare(
         self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int, known: int
     ) -> tuple[Prepared, list[int]]:
-        """What a step needs, and the way of each microbatch. Collective where it is not known, or a way is new.
+        """Returns what a step needs, and the way of each microbatch. Collective where it is not known, or a way is new.
 
         Args:
             seed: of Python's and numpy's generators in this step.
@@ -141,7 +141,7 @@ class Preparation:
         self._chooser.clear()
 
     def alike(self) -> tuple[bytes, str]:
-        """What all replicas must have in common before they meet in sums, and its name."""
+        """Returns what all replicas must have in common before they meet in sums, and its name."""
         buffers = [(tuple(buffer.shape), buffer.dtype) for buffer in self._root.buffers()]
         placed = self.holding.placement.holders if self.holding.placement is not None else {}
         facts = self._trained() + repr(buffers).encode() + repr(list(placed.items())).encode()

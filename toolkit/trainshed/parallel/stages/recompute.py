@@ -93,7 +93,7 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """What one rank does.
+    """The choice of one rank.
 
     fit: units that keep less.
     of: how many there are.

@@ -49,7 +49,7 @@ class Records:
         return number if number in self._kept else UNKNOWN
 
     def use(self, number: int) -> Prepared:
-        """What was prepared for a record, whose turn to be dropped is now the last."""
+        """Returns what was prepared for a record, whose turn to be dropped is now the last."""
         self._kept.move_to_end(number)
         return self._kept[number].prepared
 

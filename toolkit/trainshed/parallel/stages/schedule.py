@@ -42,7 +42,7 @@ class Schedule(Protocol):
         """Stage -> why it does not split its backward, where the schedule asks for that."""
 
     def skipped(self) -> bool:
-        """Whether a microbatch of the last step was left out of the backward."""
+        """Returns whether a microbatch of the last step was left out of the backward."""
 
 
 class TorchSchedule:

@@ -34,7 +34,7 @@ from .stage_parts import StageParts
 
 @dataclass
 class Frame:
-    """What a stage needs of its surroundings.
+    """The surroundings that a stage needs.
 
     gates: of the model's units.
     attach: tells the user's model where its `backward` goes.

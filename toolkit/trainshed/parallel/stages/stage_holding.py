@@ -1,4 +1,4 @@
-"""What this rank holds of a model whose stages may be divided further."""
+"""This rank's part of a model whose stages may be divided further."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from ..tracing.subject import Subject
 
 
 class StageParts(Exchange):
-    """What one rank holds of its stages' parameters.
+    """One rank's part of its stages' parameters.
 
     Args:
         on_parts: takes `id` -> name of the parameters before, and name -> parameter after they were divided.
@@ -61,7 +61,7 @@ class StageParts(Exchange):
             yield
 
     def foresee(self, subject: Subject, paired: Sequence[int]) -> Foreseen:
-        """What will be divided, for the plan, as far as one rank can tell.
+        """Foresees what will be divided, for the plan, as far as one rank can tell.
 
         Args:
             paired: see `foresight.foresee`.
@@ -140,7 +140,7 @@ class StageParts(Exchange):
                 hook.remove()
 
     def left(self, value: Any) -> Any:
-        """What a unit gives, whole. Collective over the tensor group where some of it is in parts."""
+        """Returns what a unit gives, whole. Collective over the tensor group where some of it is in parts."""
         parted = any(isinstance(one, Part) for one in tensors(value, objects=True))
         return exchange(whole_of, value) if parted else value
 

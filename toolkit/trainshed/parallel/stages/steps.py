@@ -116,7 +116,7 @@ class Engine:
         microbatches: list[Microbatch],
         rows: Callable[[Microbatch], int | None] | None = None,
     ) -> Ran:
-        """What `function` returned for each microbatch, on every rank of the pipeline. Collective.
+        """Returns what `function` returned for each microbatch, on every rank of the pipeline. Collective.
 
         Args:
             rows: tells how many rows a microbatch has, by which its loss counts.

@@ -70,7 +70,7 @@ class Verifier:
         self._steps = 0
 
     def due(self, prepared: Prepared) -> bool:
-        """Whether this step is to be verified; the same on all ranks of a pipeline. To be asked once a step."""
+        """Returns whether this step is to be verified; the same on all ranks of a pipeline. To be asked once a step."""
         due = self._is_due(prepared)
         if not due:
             self.preparation.whole = None

@@ -76,7 +76,7 @@ class UnitGates:
             module.__dict__["_compiled_call_impl"] = _Gate(self, name, module, compiled_call(module))
 
     def buffers(self, names: Iterable[str]) -> list[tuple[dict[str, Any], str]]:
-        """Where these buffers are: what holds them, and under which key."""
+        """Finds where these buffers are: what holds them, and under which key."""
         parts = [name.rpartition(".") for name in names]
         return [(self._modules[module]._buffers, key) for module, _, key in parts]
 
@@ -129,7 +129,7 @@ class _Gate:
 
 
 def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
-    """What torch.compile has made of a module's call, also behind a gate; None where it was not compiled."""
+    """Returns what torch.compile has made of a module's call, also behind a gate; None where it was not compiled."""
     there: Any = module.__dict__.get("_compiled_call_impl")
     return there.compiled if isinstance(there, _Gate) else there
 

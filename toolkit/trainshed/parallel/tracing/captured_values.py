@@ -1,4 +1,4 @@
-"""What modules and functions have at hand without being given it."""
+"""Values that modules and functions have at hand without being given them."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def name_of(function: Any) -> str:
 
 
 def of_a_library(kind: Any) -> bool:
-    """Whether a class or function is not the script's own."""
+    """Returns whether a class or function is not the script's own."""
     return (getattr(kind, "__module__", None) or "builtins").partition(".")[0] in _LIBRARIES
 
 
 def is_own(value: Any) -> bool:
-    """Whether it is an object of the script's own that notes things, as a configuration does."""
+    """Returns whether it is an object of the script's own that notes things, as a configuration does."""
     kind = type(value)
     if kind in ATOMS:
         return False

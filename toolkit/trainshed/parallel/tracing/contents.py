@@ -1,4 +1,4 @@
-"""What holds tensors from one forward to the next: attributes of modules and of the script's own objects in them, lists and
+"""Holders of tensors from one forward to the next: attributes of modules and of the script's own objects in them, lists and
 dictionaries in those. A snapshot of one of these puts back what a forward that does not count has changed there.
 
 What a forward makes where nothing was (a mask, a table by length, a list that it fills) stays: real forwards would make it

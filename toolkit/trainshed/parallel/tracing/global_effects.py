@@ -1,4 +1,4 @@
-"""What a forward changes besides the values that it returns: planning and recording must leave none of it behind.
+"""Side effects of a forward: planning and recording must leave none of it behind.
 
 Buffers (their values, and which tensor is the buffer), the random generators of torch, Python and numpy, tensors in
 attributes, and in containers and objects in attributes, that are changed in place or put there anew (`contents`), and what

@@ -9,7 +9,7 @@ import torch
 
 
 def nodes_of(tensors: list[torch.Tensor]) -> set[Any]:
-    """Where the history of `tensors` begins; to be asked before an operation that may change them in place."""
+    """The nodes at which the history of `tensors` begins; to be asked before an operation that may change them in place."""
     whole = [tensor._base for tensor in tensors if tensor._base is not None]  # a view is changed through what it is of
     return {tensor.grad_fn for tensor in [*tensors, *whole] if tensor.grad_fn is not None}
 

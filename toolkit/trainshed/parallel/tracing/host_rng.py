@@ -34,7 +34,7 @@ def set_state(state: State) -> None:
 
 
 def same(one: State, other: State) -> bool:
-    """Whether nothing was drawn between the two."""
+    """Returns whether nothing was drawn between the two."""
     if one[0] != other[0] or (one[1] is None) != (other[1] is None):
         return one[0] == other[0] and one[1] is None  # numpy was loaded in between
     return one[1] is None or (bool((one[1][1] == other[1][1]).all()) and one[1][2:] == other[1][2:])
@@ -59,6 +59,6 @@ def encode(state: State) -> torch.Tensor:
 
 
 def decode(tensor: torch.Tensor) -> State:
-    """What `encode` was given."""
+    """Returns what `encode` was given."""
     state: State = pickle.loads(bytes(tensor.cpu().tolist()))
     return state

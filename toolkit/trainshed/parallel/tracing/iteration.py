@@ -43,7 +43,7 @@ class Iteration:
 
 
 def is_iterator(value: Any) -> bool:
-    """Whether it is one of Python's own: a generator, or what `iter`, `zip` or `itertools` give."""
+    """Returns whether it is one of Python's own: a generator, or what `iter`, `zip` or `itertools` give."""
     kind = type(value)
     if kind is types.GeneratorType or kind.__module__ == "itertools":
         return True

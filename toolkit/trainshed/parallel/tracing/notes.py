@@ -1,4 +1,4 @@
-"""What the Python code of a forward notes: numbers, texts, containers of them, generators and iterators.
+"""Finds what the Python code of a forward notes: numbers, texts, containers of them, generators and iterators.
 
 They are in attributes of modules and of objects that these hold, in classes, in variables that the step function and
 what it calls have at hand, and in the object that the step function is bound to.
@@ -63,7 +63,7 @@ class _Position:
 
 
 class Place:
-    """Where something is noted: an entry of a mapping."""
+    """The place of a note: an entry of a mapping."""
 
     __slots__ = ("holder", "name")
 
@@ -71,7 +71,7 @@ class Place:
         self.holder, self.name = holder, name
 
     def note(self) -> Any:
-        """What is there, to be compared and put back; None for what is not to be put back."""
+        """Returns what is there, to be compared and put back; None for what is not to be put back."""
         return _noted(self.holder.get(self.name, _MISSING))
 
 
@@ -85,7 +85,7 @@ def notes(root: nn.Module, function: Function = None) -> Notes:
 
 
 def changed(before: Notes, after: Notes) -> frozenset[Key]:
-    """What is another number, text or content."""
+    """Lists what is another number, text or content."""
     return frozenset(key for key, value in after.items() if key in before and not _equal(before[key], value))
 
 

@@ -18,7 +18,7 @@ _SHAPES = frozenset(["nonzero", "argwhere", "unique", "unique_consecutive", "mas
 
 
 def reads_values(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether control flow or shapes after this operation depend on the values of its arguments."""
+    """Returns whether control flow or shapes after this operation depend on the values of its arguments."""
     if name in _READS or name in _SHAPES:
         return True
     if name == "where":

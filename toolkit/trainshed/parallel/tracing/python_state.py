@@ -1,4 +1,4 @@
-"""What Python code of a forward may decide by besides tensors, as it is now.
+"""State that Python code of a forward may decide by besides tensors, as it is now.
 
 Numbers, texts, switches and containers of them: among the step's arguments, in attributes of modules and of objects that
 these hold (a configuration), and in variables that the step function and the forwards of modules read. What lies outside of
@@ -78,7 +78,7 @@ class Switches:
         self._made_of = 0
 
     def look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Look:
-        """What is there now; called before every step.
+        """Returns what is there now; called before every step.
 
         Args:
             args, kwargs: of the step function, for one microbatch.
@@ -202,7 +202,7 @@ def _maker(hook: Any) -> Hashable:
 
 
 def changes(before: Look, after: Look) -> list[Key]:
-    """What is another value than it was, or is new, or gone."""
+    """Lists what is another value than it was, or is new, or gone."""
     found = []
     for was, now in ((before.outside, after.outside), (before.inside, after.inside)):
         found += [key for key in {**was, **now} if was.get(key, _MISSING) != now.get(key, _MISSING)]

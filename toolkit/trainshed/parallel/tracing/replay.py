@@ -100,7 +100,7 @@ class StageForward:
         self._common: dict[notes.Key, notes.Place] = {}
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the step function returns on the last stage; None on the others.
+        """Returns what the step function returns on the last stage; None on the others.
 
         Raises:
             TraceMismatch: the forward differs from the record.

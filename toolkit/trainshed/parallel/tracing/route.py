@@ -1,4 +1,4 @@
-"""Whether a microbatch goes the way of a recorded forward, found out before any stage runs it.
+"""Finds out whether a microbatch goes the way of a recorded forward, before any stage runs it.
 
 Values that all stages have (a mask, the number of tokens) may decide what the forward does. Every rank can therefore follow
 the forward without the modules, which give stand-ins here, and all of them come to the same answer.
@@ -42,7 +42,7 @@ class Scout(StageForward):
         raise Finished
 
     def follows(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the step function does what is recorded for these inputs."""
+        """Returns whether the step function does what is recorded for these inputs."""
         try:
             self.run(function, args, kwargs)
         except Exception:  # whatever it is: recording this microbatch will show it

@@ -26,7 +26,7 @@ _recording = False
 
 
 def recording() -> bool:
-    """Whether a forward is being recorded now."""
+    """Returns whether a forward is being recorded now."""
     return _recording
 
 

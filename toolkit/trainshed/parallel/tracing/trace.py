@@ -1,4 +1,4 @@
-"""What one forward did: the recorded events, their values, and where a pipeline may be cut.
+"""The record of one forward: the recorded events, their values, and where a pipeline may be cut.
 
 A *unit* is a module that is never split. The calls of units are numbered in the order of execution (a module that is
 called again has another number); this number is a *position*, and a pipeline stage is a range of positions. What runs
@@ -126,7 +126,7 @@ class Event:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether it does nothing else than to make values of its arguments; to be asked when it is recorded."""
+        """Tells whether it does nothing else than to make values of its arguments; to be asked when it is recorded."""
         more = (self.mutated, self.left, self.refilled, self.holders, self.swapped, self.counts, self.taken, self.draws)
         return not any(more)
 
@@ -221,7 +221,7 @@ class Trace:
 
     @cached_property
     def random(self) -> bool:
-        """Whether the forward draws random numbers; to be asked when it is recorded."""
+        """Tells whether the forward draws random numbers; to be asked when it is recorded."""
         return any(event.random for event in self.events)
 
     @property
@@ -231,7 +231,7 @@ class Trace:
 
     @cached_property
     def counts(self) -> bool:
-        """Whether units add to what several modules can reach; to be asked when it is recorded."""
+        """Tells whether units add to what several modules can reach; to be asked when it is recorded."""
         return any(event.counts for event in self.events)
 
     @cached_property
@@ -241,12 +241,12 @@ class Trace:
 
     @cached_property
     def uses_functions(self) -> bool:
-        """Whether autograd functions are used between the units."""
+        """Tells whether autograd functions are used between the units."""
         return self.reentrant or any(event.name.endswith(".apply") for event in self.events if not event.is_unit)
 
     @cached_property
     def structure(self) -> tuple[Any, ...]:
-        """What records of one forward have in common for inputs of other shapes; to be asked when it is recorded."""
+        """The structure that records of one forward share for inputs of other shapes; to be asked when it is recorded."""
         events = [
             (
                 *(e.name, e.position, e.replicated, e.inputs, e.mutated, e.parameters, e.random, e.draws, e.changes),
@@ -259,7 +259,7 @@ class Trace:
         return (self.units, events, self.calls, facts, self.counters, self.buffers, self.mutates_inputs)
 
     def decided(self) -> Decided:
-        """What values have decided in this record."""
+        """Returns what values have decided in this record."""
         return Decided(self.has_backward, self.reads, self.reached, self.last_use, self.no_cut)
 
     def decide(self, decided: Decided) -> None:
@@ -290,7 +290,7 @@ class Trace:
         return list(accumulate(change))[:-1]
 
     def same(self, other: Trace) -> bool:
-        """Whether both are records of one forward."""
+        """Returns whether both are records of one forward."""
 
         def facts(trace: Trace) -> Any:
             events = [(e.parameters, e.random, e.draws, e.changes, [place for place, _ in e.left]) for e in trace.events]

@@ -1,4 +1,4 @@
-"""What is done with runs that were started: list, describe, stop, resume, clone, remove. For commands and Python alike."""
+"""Operations on runs that were started: list, describe, stop, resume, clone, remove. For commands and Python alike."""
 
 from __future__ import annotations
 

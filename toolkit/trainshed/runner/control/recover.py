@@ -17,7 +17,7 @@ from ..files.mounts import clear
 from ..files.owner import hand_over
 from ..files.run import Run
 from ..places.base import Exit
-from ..places.cleanup import Found, containers, remove_all
+from ..places.cleanup import LeftoverContainer, containers, remove_all
 from ..places.container_engine import Engine, EngineError, find_engine
 from ..places.copying import fetch_all
 from ..places.leftovers import await_clients, end_leftovers, processes_of
@@ -50,7 +50,7 @@ def engine_of(run: Stored, environ: Mapping[str, str]) -> Engine | None:
 
 
 def still_running(run: Stored, environ: Mapping[str, str]) -> list[str]:
-    """What of a run goes on although its runner is dead: hosts' names, and processes. Raises EngineError as `engine_of`."""
+    """Finds what of a run goes on although its runner is dead: hosts' names, processes. Raises EngineError."""
     if not run.id:
         return []
     engine = engine_of(run, environ)
@@ -110,7 +110,7 @@ def _verdict(run: Stored, ends: list[HostEnd], judged: Verdict | None) -> Verdic
 
 
 def was_lost(run: Stored) -> bool:
-    """Whether a run that has ended did so because its runner was killed: `settle` has written that."""
+    """Returns whether a run that has ended did so because its runner was killed: `settle` has written that."""
     last = (run.status.get("SecondaryStatusTransitions") or [{}])[-1]
     return run.ended and run.said[0] != "Completed" and _LOST in str(last.get("StatusMessage"))
 
@@ -136,7 +136,7 @@ def _end_containers(engine: Engine, run_id: str, grace: float, hosts: int) -> li
     return [HostEnd(one.host, *_exit(one), one.id in asked) for one in found]
 
 
-def _exit(one: Found) -> tuple[int, str]:
+def _exit(one: LeftoverContainer) -> tuple[int, str]:
     killed = Exit(one.code or exit_status(-signal.SIGKILL), "its memory limit was reached (--memory)")
     note = killed if one.out_of_memory else Exit(one.code)
     return note.code, note.note

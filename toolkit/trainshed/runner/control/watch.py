@@ -33,7 +33,7 @@ TICK = 1.0  # seconds between two looks at the clock for the status
 
 
 class Phase(Enum):
-    """What is done with the hosts. A watch goes through the phases in this order and may leave some out.
+    """The phases of a watch over hosts. A watch goes through the phases in this order and may leave some out.
 
     RUNNING:  the hosts run. A `Cause` ends this phase.
     STOPPING: the hosts were asked to end (SIGTERM). Each has its grace and KILL_SECONDS. Ends at that deadline, or at the

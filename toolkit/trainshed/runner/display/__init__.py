@@ -1,1 +1,1 @@
-"""What a person sees of a run: lines, the status line, the closing summary, tables."""
+"""The display of a run: lines, the status line, the closing summary, tables."""

@@ -1,4 +1,4 @@
-"""What the person at the keyboard sees: the hosts' lines as they come, our own, and on a terminal one line of status."""
+"""The screen of the person at the keyboard: the hosts' lines as they come, our own, and on a terminal one line of status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Screen:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits to be written that nothing more should be read."""
+        """Tells whether so much waits to be written that nothing more should be read."""
         return self.out.size + self.err.size >= CONSOLE_BYTES
 
     @property

@@ -74,7 +74,7 @@ def render(
 
 
 def headline(reason: str) -> list[str]:
-    """What failed, where, and the hint: a reason's lines up to its traceback, which the log and the failure file hold."""
+    """Says what failed, where, and the hint: a reason's lines up to its traceback, which log and failure file hold."""
     first = reason.strip().split("\n\n")[0].splitlines()
     starts = [number for number, line in enumerate(first) if line.startswith("Traceback (most recent call last)")]
     lines = first[: starts[0]] if starts else first

@@ -1,4 +1,4 @@
-"""What a job uses at present, for the line of status: CPU, memory, GPU, and how old its last checkpoint is."""
+"""Measures what a job uses at present, for the line of status: CPU, memory, GPU, and how old its last checkpoint is."""
 
 from __future__ import annotations
 

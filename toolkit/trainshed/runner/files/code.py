@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Source:
-    """What is to be copied: (absolute path, path below the code folder) of each file, and their bytes together."""
+    """The files to copy: (absolute path, path below the code folder) of each file, and their bytes together."""
 
     folder: str
     files: tuple[tuple[str, str], ...] = ()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trainshed.base.errors import EXIT_USER, some
 from trainshed.base.units import size
-from trainshed.machine.packing import Entry, changes, listed, pack
+from trainshed.machine.packing import PackedEntry, changes, listed, pack
 
 from .ending import Verdict
 from .provenance import note_model
@@ -93,7 +93,7 @@ def _what_to_do(archive: Archive) -> str:
 class _Found:
     """What is to be packed. lost: `name: why` of results that cannot be; notes: of other things."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[PackedEntry, ...]
     lost: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -139,12 +139,12 @@ def _models(run: Run) -> _Found:
     """What all hosts left in SM_MODEL_DIR: the folder that they share, and one of its own where a script has made one."""
     lost: list[str] = []
     notes: list[str] = []
-    parts: list[tuple[str, list[Entry]]] = []
+    parts: list[tuple[str, list[PackedEntry]]] = []
     for host, folder in [("", run.model), *_own_models(run, lost)]:
         entries, problems = listed(folder)
         lost += [f"{host}/{problem}" if host else problem for problem in problems]
         parts.append((host, entries))
-    found: dict[str, Entry] = {}
+    found: dict[str, PackedEntry] = {}
     for host, entries in parts:
         for entry in entries:
             first = found.setdefault(entry.name, entry)
@@ -177,7 +177,7 @@ def _same(one: str, other: str) -> bool:
         return os.path.realpath(one) == os.path.realpath(other)
 
 
-def _links_that_leave(folder: str, entries: Iterable[Entry]) -> list[str]:
+def _links_that_leave(folder: str, entries: Iterable[PackedEntry]) -> list[str]:
     """Links whose target is not in the archive, where they would lead nowhere, or to something else."""
     top = os.path.realpath(folder)
     away = []
@@ -200,7 +200,7 @@ def merge(run: Run, verdict: Verdict) -> _Found:
     One name on several hosts with the same content is one file; with different contents each goes below its host's
     name. `success` and `failure` at the root are the job's; each host's own failure is kept below its name.
     """
-    found: dict[str, list[tuple[str, Entry]]] = {}
+    found: dict[str, list[tuple[str, PackedEntry]]] = {}
     lost: list[str] = []
     several = len(run.hosts) > 1
     for host in run.hosts:
@@ -208,7 +208,7 @@ def merge(run: Run, verdict: Verdict) -> _Found:
         lost += [f"{host.name}/{problem}" if several else problem for problem in problems]
         for entry in entries:
             found.setdefault(entry.name, []).append((host.name, entry))
-    members: list[Entry] = []
+    members: list[PackedEntry] = []
     for name in sorted(found):
         copies = found[name]
         if name in _OUTCOME:
@@ -220,7 +220,7 @@ def merge(run: Run, verdict: Verdict) -> _Found:
     return _Found(tuple(members), tuple(lost))
 
 
-def _outcome(name: str, copies: list[tuple[str, Entry]], verdict: Verdict, several: bool) -> Iterator[Entry]:
+def _outcome(name: str, copies: list[tuple[str, PackedEntry]], verdict: Verdict, several: bool) -> Iterator[PackedEntry]:
     if name == "success":
         if verdict.status == "Completed":
             yield copies[0][1]

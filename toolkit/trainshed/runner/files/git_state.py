@@ -1,4 +1,4 @@
-"""What git knows of the folder with the code: commit, branch, changes. Nothing of the repository or the user's is run.
+"""Reads what git knows of the folder with the code: commit, branch, changes. Nothing of the repository or the user's is run.
 
 A repository that came from elsewhere may name programs in its configuration: filters, hooks, a file system monitor, a
 transport. All are switched off here, the user's own configuration is not read, and nothing is fetched.
@@ -30,7 +30,7 @@ _FILTER = (("clean", ""), ("smudge", ""), ("process", ""), ("required", "false")
 
 
 def git_state(folder: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What git says of a folder with code, for `provenance.json`.
+    """Returns what git says of a folder with code, for `provenance.json`.
 
     Args:
         environ: whose PATH leads to git.

@@ -131,7 +131,7 @@ def _unpack(archive: str, folder: str) -> None:
 
 
 def unusable(error: OSError, folder: str) -> TrainshedError:
-    """What is wrong with a run's folder, in words."""
+    """Says what is wrong with a run's folder, in words."""
     return TrainshedError(
         f"cannot create the run's folder: {error.filename or folder}: {error.strerror}",
         hint="make room there, or name another place with --output",

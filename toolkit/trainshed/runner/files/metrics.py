@@ -1,4 +1,4 @@
-"""What the metrics of a run are while its log goes by: first and last values, for the screen and for status.json.
+"""Metrics of a run while its log goes by: first and last values, for the screen and for status.json.
 
 The points themselves are in files that `train` and the script write (`output/metrics`).
 """
@@ -29,7 +29,7 @@ class Summary:
 
 @dataclass
 class Metrics:
-    """What has been seen so far."""
+    """The metrics that were seen so far."""
 
     scraper: Scraper = field(default_factory=Scraper)
     series: dict[str, Summary] = field(default_factory=dict)

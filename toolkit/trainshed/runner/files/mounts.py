@@ -63,7 +63,7 @@ class Mount:
     log: str
 
     def trouble(self) -> str:
-        """What is wrong with it, "" while it is there."""
+        """Says what is wrong with it, "" while it is there."""
         code = self.process.poll()
         if code is None:
             return ""
@@ -164,16 +164,16 @@ class Mounts:
         return Mount(channel, point, process, guard, log)
 
     def trouble(self) -> str:
-        """What is wrong with a mount, "" while all are there."""
+        """Says what is wrong with a mount, "" while all are there."""
         return next((said for mount in self.mounts if (said := mount.trouble())), "")
 
     def errors(self) -> str:
-        """What could not be read of the channels, "" where all could."""
+        """Says what could not be read of the channels, "" where all could."""
         said = [(mount.channel.name, last_error(mount.log)) for mount in self.mounts]
         return "; ".join(f"the channel {name} could not be read: {text}" for name, text in said if text)
 
     def changes(self) -> list[str]:
-        """What has changed of the objects since they were listed: a script may have read the new for the old."""
+        """Lists what has changed of the objects since they were listed: a script may have read the new for the old."""
         from .fetching.sources import listed
 
         said = []
@@ -212,7 +212,7 @@ def clear(folder: str) -> None:
 
 
 def ours_below(folder: str) -> set[str]:
-    """Where a run's folder has mounts of ours, by the kernel's table: a dead one would not answer."""
+    """Finds where a run's folder has mounts of ours, by the kernel's table: a dead one would not answer."""
     staged = f"{os.path.realpath(folder)}/staged/"
     found = mountpoints.mount_points()
     return {one.point for one in found if one.source.startswith(f"{NAME}-") and one.point.startswith(staged)}

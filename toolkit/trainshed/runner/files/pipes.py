@@ -174,7 +174,7 @@ def _write(fd: int, block: bytes, over: threading.Event) -> None:
 
 
 def content(files: list[str], channel: Channel, epoch: int, environ: Mapping[str, str]) -> Iterator[bytes]:
-    """What goes through one epoch's FIFO, in blocks: whole files, unpacked and framed as the channel says."""
+    """Yields what goes through one epoch's FIFO, in blocks: whole files, unpacked and framed as the channel says."""
     if channel.augmented:
         for record in records(files[0], channel, epoch, environ):
             yield from frames(record)

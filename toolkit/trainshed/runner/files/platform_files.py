@@ -46,7 +46,7 @@ def config_files(job: Job, run_name: str, host: str, base: str, interface: str) 
 
 
 def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
-    """What the platform and `train` need to know, then the user's, who may say otherwise."""
+    """Returns what the platform and `train` need to know, then the user's, who may say otherwise."""
     reserved: dict[str, Any] = {
         "sagemaker_program": job.program,
         "sagemaker_submit_directory": code_for(job, base),
@@ -83,7 +83,7 @@ def _distribution(distribution: Distribution) -> dict[str, Any]:
 
 
 def code_for(job: Job, base: str) -> str:
-    """Where `train` finds the code: copied to /opt/ml/code, or on S3, which it fetches itself."""
+    """Says where `train` finds the code: copied to /opt/ml/code, or on S3, which it fetches itself."""
     return job.source_dir if job.source_dir.startswith(S3) else f"{base}/code" if job.source_dir else ""
 
 

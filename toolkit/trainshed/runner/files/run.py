@@ -1,4 +1,4 @@
-"""Where a run lies on this machine: one /opt/ml a host, and beside them what the hosts share.
+"""The folders of a run on this machine: one /opt/ml a host, and beside them what the hosts share.
 
 runs/digits-2026-11-21-10-15-30-123/
     job.json status.json          what was asked for, how it went
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def artifacts(self) -> str:
-        """Where the archives go."""
+        """The place of the archives."""
         return f"{self.folder}/output"
 
     @property

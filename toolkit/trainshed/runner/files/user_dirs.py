@@ -1,4 +1,4 @@
-"""Where runs lie, and what this user's commands keep between them. Known without knowing what a job is: `ls` starts fast."""
+"""The folders of runs, and of what this user's commands keep. Known without knowing what a job is: `ls` starts fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RUNS = "runs"
 
 
 def state_folder(environ: Mapping[str, str]) -> str:
-    """What this user's commands keep between runs: `$XDG_STATE_HOME/trainshed`, else below `~/.local/state`."""
+    """The folder in which this user's commands keep state: `$XDG_STATE_HOME/trainshed`, else below `~/.local/state`."""
     state = environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
         state = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local/state")

@@ -39,7 +39,7 @@ _TRIES, _PAUSE = 4, 0.05  # a keeper holds a lock for a moment
 
 @dataclass(frozen=True)
 class Shape:
-    """What two runs must have in common for the packages of one to serve the other.
+    """The properties that two runs must have in common for the packages of one to serve the other.
 
     engine: address of the container engine, "" for processes. image: id of the containers' image, "" for processes.
     python: interpreter of hosts that are processes, "" for containers.
@@ -68,12 +68,12 @@ class Standing:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name that people use."""
         return os.path.basename(self.folder)
 
     @property
     def expired(self) -> bool:
-        """Whether its time is over."""
+        """Tells whether its time is over."""
         return not self.in_use and 0 < self.until <= time.time()
 
 
@@ -85,7 +85,7 @@ class Pool:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name that people use."""
         return os.path.basename(self.folder)
 
     @property
@@ -111,7 +111,7 @@ class Pool:
 
     @property
     def released(self) -> bool:
-        """Whether somebody has asked for its end while it was in use."""
+        """Tells whether somebody has asked for its end while it was in use."""
         return os.path.exists(f"{self.folder}/{RELEASED}")
 
     def tidy(self, since: float) -> bool:
@@ -254,7 +254,7 @@ def end_in_time(folder: str) -> None:
 
 
 def pools_folder(environ: Mapping[str, str]) -> str:
-    """Where this user's pools are."""
+    """The folder of this user's pools."""
     return f"{state_folder(environ)}/pools"
 
 

@@ -17,7 +17,7 @@ _S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", re.DOTALL)
 
 
 def is_elsewhere(text: str) -> bool:
-    """Whether it is an address, and not a path of this machine."""
+    """Returns whether it is an address, and not a path of this machine."""
     return "://" in text and not text.startswith(("/", "file://"))
 
 

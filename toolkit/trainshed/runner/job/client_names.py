@@ -7,5 +7,5 @@ _NAMES = frozenset({"PATH", "HOME", "USER", "HTTP_PROXY", "HTTPS_PROXY", "NO_PRO
 
 
 def is_read_by_client(name: str) -> bool:
-    """Whether a variable of this name would change what the client does."""
+    """Returns whether a variable of this name would change what the client does."""
     return name in _NAMES or name.upper() in _NAMES or name.startswith(_PREFIXES)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def declared_by(job: Job, environ: Mapping[str, str]) -> Algorithm | None:
-    """What the job's program declares; None where it declares nothing, or is not on this machine.
+    """Returns what the job's program declares; None where it declares nothing, or is not on this machine.
 
     Raises:
         DeclarationError: the declaration itself is wrong.

@@ -48,17 +48,17 @@ class Channel:
 
     @property
     def remote(self) -> bool:
-        """Whether it must be fetched first."""
+        """Tells whether it must be fetched first."""
         return is_elsewhere(self.path)
 
     @property
     def staged(self) -> bool:
-        """Whether the hosts see a folder made for the run instead of the path itself."""
+        """Tells whether the hosts see a folder made for the run instead of the path itself."""
         return self.remote or self.augmented or bool(self.files) or self.distribution != "FullyReplicated"
 
     @property
     def augmented(self) -> bool:
-        """Whether `path` is an augmented manifest."""
+        """Tells whether `path` is an augmented manifest."""
         return self.s3_type == "AugmentedManifestFile"
 
 
@@ -89,13 +89,13 @@ class Distribution:
 
     @property
     def traits(self) -> DistributionTraits:
-        """What this kind of distribution is like."""
+        """The traits of this kind of distribution."""
         return traits_of(self.kind)
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What each host may use. None: not limited (cpus, memory), or chosen by what the machine has (gpus, shm_size).
+    """Limits of each host. None: not limited (cpus, memory), or chosen by what the machine has (gpus, shm_size).
 
     memory and shm_size are bytes; gpus is a number or `ALL_GPUS`.
     """
@@ -118,7 +118,7 @@ class InstanceGroup:
 
 @dataclass(frozen=True)
 class Reference:
-    """Where the value of a secret variable is: kind `env` (a variable of the caller), `file`, or `secret` (/run/secrets)."""
+    """A reference to a secret's value: kind `env` (a variable of the caller), `file`, or `secret` (/run/secrets)."""
 
     kind: str
     name: str
@@ -246,7 +246,7 @@ class Job:
         return next((one for one in self.instance_groups if host in self.group_hosts(one.name)), None)
 
     def resources_of(self, group: InstanceGroup | None) -> Resources:
-        """What a host of a group may use: what the group says, else what the job says."""
+        """The resources of a host of a group: what the group says, else what the job says."""
         if group is None:
             return self.resources
         own = {name: value for name, value in vars(group.resources).items() if value is not None}

@@ -57,7 +57,7 @@ class Node:
 
 
 def scalar(text: str) -> Any:
-    """What an unquoted word means: YAML 1.2's core schema, numbers with their spelling.
+    """The value of an unquoted word: YAML 1.2's core schema, numbers with their spelling.
 
     `yes`, `on`, `1_000`, `12:30` and dates are text, unlike in YAML 1.1: they are more often meant so.
     """

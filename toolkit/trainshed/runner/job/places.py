@@ -1,4 +1,4 @@
-"""Where jobs run: one record a place, and the table of those that are built in.
+"""Places where jobs run: one record a place, and the table of those that are built in.
 
 All that others ask about a place is in its record. What acts there is a class that the record names (`acts`), and is
 loaded when the place is used. A package adds a place by an entry point of the group `trainshed.places` that leads to a
@@ -44,7 +44,7 @@ class Flag(Record):
 
     @property
     def attribute(self) -> str:
-        """What argparse calls its value."""
+        """The attribute in which argparse puts its value."""
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
@@ -54,7 +54,7 @@ class Flag(Record):
 
 
 class Can(Record):
-    """What jobs may ask of a place.
+    """The abilities of a place that jobs may ask for.
 
     pipe: channels in Pipe mode. mpi: `mpirun` on several hosts. groups: hosts of several kinds.
     isolation: hosts without a network.
@@ -105,7 +105,7 @@ class Place(Record):
 
     @property
     def outlives(self) -> bool:
-        """Whether a job there goes on without its runner; it keeps files in a folder of the run with its name then."""
+        """Tells whether a job there goes on without its runner; it keeps files in a folder of the run with its name then."""
         return bool(self.key or self.sign)
 
     @property
@@ -176,7 +176,7 @@ def of_engine(engine: str) -> Place | None:
 
 
 def has_options(name: str) -> bool:
-    """Whether a job file may have a field of this name, for the place of the name."""
+    """Returns whether a job file may have a field of this name, for the place of the name."""
     place = known(name)
     return place is not None and bool(place.options)
 
@@ -187,7 +187,7 @@ def names() -> list[str]:
 
 
 def refused(place: Place, job: Job, apart: Collection[str] = ()) -> list[Problem]:
-    """What a job asks for that a place cannot do.
+    """Lists what a job asks for that a place cannot do.
 
     Args:
         apart: channels that are there already.

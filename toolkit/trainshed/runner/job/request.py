@@ -99,7 +99,7 @@ def read_file(path: str, problems: list[Problem]) -> tuple[dict[str, Node], dict
 
 
 def is_request(values: dict[str, Node]) -> bool:
-    """Whether a file's mapping is a CreateTrainingJob request."""
+    """Returns whether a file's mapping is a CreateTrainingJob request."""
     return "TrainingJobName" in values and "AlgorithmSpecification" in values
 
 

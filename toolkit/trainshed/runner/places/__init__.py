@@ -1,4 +1,4 @@
-"""Where hosts run. The table of places is `job/places.py`; here is what acts at them.
+"""Places where hosts run. The table of places is `job/places.py`; here is what acts at them.
 
 base        hosts that are children of the runner: what their places offer (`Hosts`, `Backend`)
 here        processes and containers of this machine
@@ -19,7 +19,7 @@ __all__ = ["Backend", "Hosts", "Queue", "acting"]
 
 
 def acting(place: Place) -> Hosts | Queue:
-    """What acts at a place; its modules are loaded here. Raises UnknownPlace."""
+    """Returns what acts at a place; its modules are loaded here. Raises UnknownPlace."""
     if not place.acts:
         raise UnknownPlace(f"nothing runs jobs at {place.title}", hint="is the package that adds the place installed?")
     try:

@@ -1,4 +1,4 @@
-"""What acts at places whose hosts are children of the runner, or are followed by some."""
+"""Base classes of places whose hosts are children of the runner, or are followed by some."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RunningHost(Protocol):
         """Ends it without any report; returns at once."""
 
     def news(self) -> list[str]:
-        """What there is to tell people of it, beside what it prints, since the last call."""
+        """Returns what there is to tell people of it, beside what it prints, since the last call."""
 
     def exit(self) -> Exit:
         """How it ended; only when `process` has."""
@@ -109,7 +109,7 @@ class Backend(Protocol):
 
 
 class Acting:
-    """What acts at one place, whichever kind of place it is: this, or what a subclass says."""
+    """The class that acts at one place, whichever kind of place it is: this, or what a subclass says."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -131,9 +131,9 @@ class Hosts(Acting):
         return job
 
     def backend(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> Backend:
-        """What starts the hosts. Raises JobError."""
+        """Returns what starts the hosts. Raises JobError."""
         raise NotImplementedError
 
     def taken_up(self, run: Run, environ: Mapping[str, str], say: Callable[[str], None]) -> Backend:
-        """What follows hosts that were started by a runner that is dead. Raises TrainshedError."""
+        """Returns what follows hosts that were started by a runner that is dead. Raises TrainshedError."""
         raise TrainshedError(f"{run.name} cannot be followed again {self.place.where}")

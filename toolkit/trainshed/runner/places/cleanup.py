@@ -14,7 +14,7 @@ RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class Found:
+class LeftoverContainer:
     """A container: its id, the host it is, whether it runs, and (once it has ended) its exit status.
 
     copies: whether its files are to be copied out of it.
@@ -30,7 +30,7 @@ class Found:
     started: bool = True
 
 
-def containers(engine: Engine, run_id: str) -> list[Found]:
+def containers(engine: Engine, run_id: str) -> list[LeftoverContainer]:
     """The run's containers, in the order of their hosts' names. Raises EngineError."""
     ids = _ids(engine, run_id, "ps", "--all", "--no-trunc")
     if not ids:
@@ -44,7 +44,7 @@ def containers(engine: Engine, run_id: str) -> list[Found]:
     for one in known:
         state, labels = one.get("State") or {}, (one.get("Config") or {}).get("Labels") or {}
         found.append(
-            Found(
+            LeftoverContainer(
                 str(one.get("Id")),
                 str(labels.get(f"{LABEL}.host")),
                 bool(state.get("Running")),

@@ -24,7 +24,7 @@ POOL_PACKAGES = "/opt/trainshed-packages"  # what containers call the packages o
 
 @dataclass(frozen=True)
 class Machine:
-    """What the command lines depend on beside the job.
+    """The facts that command lines depend on beside the job.
 
     uid, gid, user: whom the files are to belong to.
     memory: bytes of this machine.

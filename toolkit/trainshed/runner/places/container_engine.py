@@ -50,7 +50,7 @@ class Engine:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it is reached over a network: then it cannot mount folders of this machine."""
+        """Tells whether it is reached over a network: then it cannot mount folders of this machine."""
         return self.address.startswith(_NETWORKS)
 
     @property
@@ -71,14 +71,14 @@ class Engine:
     def checked(
         self, *arguments: str, timeout: float | None = ANSWER_SECONDS, variables: Mapping[str, str] | None = None
     ) -> str:
-        """What a command prints. Raises EngineError with the engine's own reason if it fails."""
+        """Returns what a command prints. Raises EngineError with the engine's own reason if it fails."""
         done = self.run(*arguments, timeout=timeout, variables=variables)
         if done.returncode != 0:
             raise EngineError(f"{self.kind} {arguments[0]} failed: {reason(done.stderr)}", hint=hint_for(done.stderr))
         return done.stdout
 
     def inspect_image(self, image: str) -> dict[str, Any] | None:
-        """What the engine knows of an image, None where it has none of this name."""
+        """Returns what the engine knows of an image, None where it has none of this name."""
         done = self.run("image", "inspect", image)
         if done.returncode != 0:
             return None
@@ -222,12 +222,12 @@ _UNSEEN = ("source path does not exist", "mounts denied", "statfs /", "no such f
 
 
 def hint_for(text: str) -> str:
-    """What to do about an engine's error, "" where we do not know."""
+    """Says what to do about an engine's error, "" where we do not know."""
     return next((hint for sign, hint in _HINTS if sign.lower() in text.lower()), "")
 
 
 def sees_nothing(text: str) -> bool:
-    """Whether an engine's error says that it does not see a folder that it is to mount."""
+    """Returns whether an engine's error says that it does not see a folder that it is to mount."""
     return any(sign in text.lower() for sign in _UNSEEN)
 
 

@@ -130,7 +130,7 @@ class Containers:
 
     @property
     def place(self) -> str:
-        """Where the engine is."""
+        """The place of the engine."""
         return self.machine.engine.place
 
     def prepare(self) -> None:
@@ -168,13 +168,13 @@ class Containers:
             raise EngineError(f"the channel {written[0]} has access rw, and cannot be written to here: {why}")
 
     def mount_obstacle(self) -> str:
-        """What keeps the engine from a file system that this process mounts."""
+        """Says what keeps the engine from a file system that this process mounts."""
         if self.machine.copies:
             return "files are copied to the container engine"
         return "the container engine is rootless" if self.machine.engine.rootless else ""
 
     def pool_obstacle(self) -> str:
-        """What keeps the containers from folders of this machine."""
+        """Says what keeps the containers from folders of this machine."""
         return f"files are copied to the container engine at {self.place}" if self.machine.copies else ""
 
     def where(self, job: Job) -> str:

@@ -41,7 +41,7 @@ def copy_in(engine: Engine, run: Run, host: Host) -> None:
 
 
 class Brought:
-    """What has come home, of all hosts.
+    """The results that have come home, of all hosts.
 
     owners: host of each file, by its path: two hosts may have made the same one.
     before: size and time of the files that were there already, and that all hosts were given.
@@ -156,7 +156,7 @@ def take_in(archive: str, aside: str, source: str, target: str, host: str, broug
 
 
 def is_whole(archive: str) -> bool:
-    """Whether a .tar has its end: two blocks of zeros, tar(5). Without it a cut between two members is not seen."""
+    """Returns whether a .tar has its end: two blocks of zeros, tar(5). Without it a cut between two members is not seen."""
     with open(archive, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1024))

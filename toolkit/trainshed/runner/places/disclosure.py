@@ -1,4 +1,4 @@
-"""What an export must not hold in the clear: it is printed, kept in version control, and readable in the cluster."""
+"""Secrets that an export must not hold in the clear: it is printed, kept in version control, and readable in the cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def disclosed(values: dict[str, Any], job: Job) -> list[str]:
 
 
 def disclosures(made: Any, job: Job, place: str = "") -> Iterator[str]:
-    """Where in a finished export a secret stands in the clear: `[0].spec.containers[0].env[2]`."""
+    """Finds where in a finished export a secret stands in the clear: `[0].spec.containers[0].env[2]`."""
     secrets = secrets_of(job, {})
 
     def look(value: Any, where: str) -> Iterator[str]:

@@ -233,7 +233,7 @@ def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tu
 
 
 def ranks_by_cpus(job: Job) -> bool:
-    """Whether a host has a rank for each CPU unless it is told otherwise: not with one process for all of its devices."""
+    """Returns whether a host has a rank for each CPU by default: not with one process for all of its devices."""
     given = job.hyperparameters
     flagged = (kind for flag, kind in DISTRIBUTION_FLAGS if truthy(given.get(flag)))
     kind = given.get("trainshed_distribution") or job.distribution.kind

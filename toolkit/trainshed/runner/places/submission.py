@@ -164,11 +164,11 @@ class Queue(Acting, ABC):
 
     @abstractmethod
     def preview(self, job: Job, environ: Mapping[str, str]) -> str:
-        """What would be submitted, for `--dry-run`. Raises JobError."""
+        """Returns what would be submitted, for `--dry-run`. Raises JobError."""
 
     @abstractmethod
     def reach(self, stored: Stored, run: Run, environ: Mapping[str, str]) -> Follow:
-        """What follows a job that nobody follows any more. Raises TrainshedError where the place does not answer."""
+        """Returns what follows a job that nobody follows any more. Raises TrainshedError where the place does not answer."""
 
     @abstractmethod
     def stop(self, stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
@@ -285,13 +285,13 @@ def status_of(stored: Stored, run: Run, secrets: tuple[str, ...], kept: tuple[st
 
 
 def exit_status_of(stored: Stored) -> int:
-    """What a run that has ended exited with."""
+    """The exit status of a run that has ended."""
     code = stored.ours.get("ExitCode")
     return code if isinstance(code, int) else 1
 
 
 def known_secrets(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What is to be masked; a reference that leads nowhere any more has nothing to hide."""
+    """The values to be masked; a reference that leads nowhere any more has nothing to hide."""
     try:
         return secrets_of(job, look_up(job, environ))
     except TrainshedError:

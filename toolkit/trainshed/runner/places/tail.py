@@ -1,4 +1,4 @@
-"""What hosts print into files, passed on while it comes."""
+"""Follows what hosts print into files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job says of a place: a mapping of its file, read field by field."""
+"""A job's options of a place: a mapping of its file, read field by field."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the folders of runs say: their status, whether their runner lives, and how they ended."""
+"""The state of runs by their folders: their status, whether their runner lives, and how they ended."""

@@ -28,7 +28,7 @@ def of_folder(path: str) -> dict[str, str]:
 
 
 def is_folder(identity: dict[str, Any], path: str) -> bool:
-    """Whether an identity is that of the folder at `path`.
+    """Returns whether an identity is that of the folder at `path`.
 
     A folder that was moved keeps its inode. Where inodes do not last (some network file systems, another machine), it is
     known by its path.
@@ -76,7 +76,7 @@ def owner_of(identity: dict[str, Any]) -> int:
 
 
 def is_alive(identity: Any) -> bool | None:
-    """Whether that process runs; None where only another machine knows."""
+    """Returns whether that process runs; None where only another machine knows."""
     if not isinstance(identity, dict) or type(identity.get("Pid")) is not int or identity["Pid"] <= 1:
         return False
     if identity.get("Boot") != _boot():

@@ -24,7 +24,7 @@ LARGEST = 64 << 10  # bytes of one entry
 
 
 def folder(environ: Mapping[str, str]) -> str:
-    """Where the entries are."""
+    """The folder of the entries."""
     return f"{state_folder(environ)}/runs"
 
 
@@ -40,7 +40,7 @@ def forget(run_id: str, environ: Mapping[str, str]) -> None:
 
 
 def knows(run_id: str, place: str, environ: Mapping[str, str]) -> bool:
-    """Whether a runner of this user has noted that the run of this id is in this folder."""
+    """Returns whether a runner of this user has noted that the run of this id is in this folder."""
     return bool(_ID.fullmatch(run_id)) and os.path.realpath(folder_of(run_id, environ)) == os.path.realpath(place)
 
 

@@ -1,4 +1,4 @@
-"""Where the hosts of a run, and of its earlier attempts, have left their output."""
+"""Finds where the hosts of a run, and of its earlier attempts, have left their output."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _MODEL: dict[str, type] = {"digest": str, "bytes": int, "digests": list, "note":
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a run comes from.
+    """The origin of a run.
 
     code: `digest`, `files`, `bytes`, `source` (folder that it was copied from), `kept` (below the run's folder),
         `earlier` (digests of other code that earlier attempts ran), `note`.
@@ -75,7 +75,7 @@ class Provenance:
 
 
 def provenance_of(run: Stored) -> Provenance:
-    """Where a run comes from, as far as its folder says."""
+    """The origin of a run, as far as its folder says."""
     said = read_object(f"{run.folder}/{PROVENANCE}", LARGEST, links=False)
     hosts = _hosts(run)
     return Provenance(

@@ -1,4 +1,4 @@
-"""What the hosts themselves say of a run: `train`'s run records and failure files."""
+"""The hosts' own records of a run: `train`'s run records and failure files."""
 
 from __future__ import annotations
 

@@ -68,19 +68,19 @@ class Stored:
         return ""
 
     def made_here(self, environ: Mapping[str, str]) -> bool:
-        """Whether a runner made this very folder: it has left its inode in it, or this user's index knows it."""
+        """Returns whether a runner made this very folder: it has left its inode in it, or this user's index knows it."""
         known = any(identity.is_inode(said, self.folder) for said in (self.ours, self.about))
         return known or index.knows(self._said_id, self.folder, environ)
 
     @property
     def ours(self) -> dict[str, Any]:
-        """What `status.json` says beside the platform's fields."""
+        """The part of `status.json` beside the platform's fields."""
         value = self.status.get("Trainshed")
         return value if isinstance(value, dict) else {}
 
     @property
     def ended(self) -> bool:
-        """Whether its runner has written how it ended."""
+        """Tells whether its runner has written how it ended."""
         return self.status.get("TrainingJobStatus") in ENDED
 
     @property
@@ -92,12 +92,12 @@ class Stored:
 
     @property
     def finishing(self) -> bool:
-        """Whether the runner's process is there: also for a moment after the run's end, while it shows the summary."""
+        """Tells whether the runner's process is there: also for a moment after the run's end, while it shows the summary."""
         return not self.copied and bool(identity.is_alive(self.ours.get("Runner")))
 
     @property
     def place(self) -> Place:
-        """Where its hosts are."""
+        """The place of its hosts."""
         named = of_engine(str(self.about.get("engine") or ""))
         return named or next((place for place in BUILT_IN.values() if self._job_at(place)), HERE)
 
@@ -137,7 +137,7 @@ class Stored:
 
     @property
     def lost(self) -> bool:
-        """Whether the runner died before the run was over."""
+        """Tells whether the runner died before the run was over."""
         return not self.ended and not self.runner and not self.elsewhere and not self.submitted
 
     @property
@@ -158,17 +158,17 @@ class Stored:
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a trial of a tuning job or a step of a pipeline, which have commands of their own."""
+        """Tells whether it is a trial of a tuning job or a step of a pipeline, which have commands of their own."""
         return _whole_at(os.path.dirname(os.path.dirname(self.folder))) is not None
 
     @property
     def in_containers(self) -> bool:
-        """Whether its hosts are containers."""
+        """Tells whether its hosts are containers."""
         return bool(self.about.get("containers")) and self.place.here
 
     @property
     def engine(self) -> str:
-        """Where the container engine is that has its hosts, as far as is known."""
+        """The address of the container engine that has its hosts, as far as is known."""
         address = self.about.get("engine")
         return address if isinstance(address, str) and _ENGINE.fullmatch(address) else ""
 
@@ -287,7 +287,7 @@ def _in(folders: Iterable[str]) -> list[Stored]:
 
 
 class Named(Protocol):
-    """What a run is known by."""
+    """The names by which a run is known."""
 
     @property
     def name(self) -> str: ...
@@ -300,12 +300,12 @@ class Named(Protocol):
 
 
 def is_folder(text: str) -> bool:
-    """Whether a person who names a run so means a folder."""
+    """Returns whether a person who names a run so means a folder."""
     return "/" in text or text in (".", "..")
 
 
 def is_runs_folder(path: str) -> bool:
-    """Whether a path leads to a run's folder."""
+    """Returns whether a path leads to a run's folder."""
     run = load(path) if path else None
     return run is not None and bool(run.status or run.about)
 

@@ -65,8 +65,8 @@ _CHANNEL = re.compile(r"SM_CHANNEL_([A-Z0-9_]+)")
 
 
 @dataclass
-class Found:
-    """What a script reveals: hyperparameters with their defaults, channels, whether it is distributed."""
+class ScriptFacts:
+    """Findings in a script: hyperparameters with their defaults, channels, whether it is distributed."""
 
     hyperparameters: dict[str, object] = field(default_factory=dict)
     channels: list[str] = field(default_factory=list)
@@ -111,14 +111,14 @@ def write(script: str, *, force: bool = False) -> list[str]:
     return said
 
 
-def look(path: str) -> Found:
-    """What the script's source reveals; nothing if it cannot be read."""
+def look(path: str) -> ScriptFacts:
+    """Returns what the script's source reveals; nothing if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read(LARGEST)
     except OSError:
-        return Found()
-    found = Found(channels=list(dict.fromkeys(name.lower() for name in _CHANNEL.findall(text))))
+        return ScriptFacts()
+    found = ScriptFacts(channels=list(dict.fromkeys(name.lower() for name in _CHANNEL.findall(text))))
     found.distributed = "torch.distributed" in text or "init_process_group" in text
     try:
         tree = ast.parse(text)
@@ -130,7 +130,7 @@ def look(path: str) -> Found:
     return found
 
 
-def _argument(call: ast.Call, found: Found) -> None:
+def _argument(call: ast.Call, found: ScriptFacts) -> None:
     """`add_argument("--epochs", default=3)`."""
     names = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     name = next((name[2:] for name in names if name.startswith("--")), "")
@@ -142,7 +142,7 @@ def _argument(call: ast.Call, found: Found) -> None:
         found.hyperparameters[name] = default.value
 
 
-def _channels(folder: str, found: Found) -> dict[str, str]:
+def _channels(folder: str, found: ScriptFacts) -> dict[str, str]:
     """Channel -> folder, for those that lie beside the script, also below `data`."""
     places = {
         name: next((at for at in (name, f"data/{name}") if os.path.isdir(f"{folder}/{at}")), "") for name in found.channels
@@ -157,7 +157,7 @@ def _listing(folder: str) -> list[str]:
         return []
 
 
-def job_file(script: str, found: Found, channels: dict[str, str]) -> str:
+def job_file(script: str, found: ScriptFacts, channels: dict[str, str]) -> str:
     """A job file that works as it is, with what else there is in comments."""
     lines = [
         "# A training job. `trainshed run job.yaml` runs it; `trainshed schema` prints what may be in here.",

@@ -14,7 +14,7 @@ from trainshed.base.errors import TrainshedError, one_line
 from trainshed.contract.framework_profile import framework_profile
 from trainshed.observe.place import profiler_folder
 from trainshed.observe.steps import read_steps
-from trainshed.observe.traces import Answer, Request, answered, ask, trace_path
+from trainshed.observe.traces import TraceRequest, TraceResult, answered, ask, trace_path
 
 from ..job.job import Job
 from ..state.stored import Stored, load
@@ -23,8 +23,8 @@ PAUSE = 0.1  # seconds between two looks for the answer
 
 
 def look(
-    folders: Sequence[str], request: Request, seconds: float, over: Callable[[], bool] = lambda: False
-) -> tuple[Answer, str]:
+    folders: Sequence[str], request: TraceRequest, seconds: float, over: Callable[[], bool] = lambda: False
+) -> tuple[TraceResult, str]:
     """The answer to a request and the path of its trace.
 
     Args:
@@ -73,7 +73,7 @@ def folders_of(stored: Stored) -> list[str]:
 
 
 def measures_steps(job: Job) -> bool:
-    """Whether a job asked for it: by its field, as its hyperparameter, or by asking for a trace of some steps."""
+    """Returns whether a job asked for it: by its field, as its hyperparameter, or by asking for a trace of some steps."""
     if job.profile == "auto" or job.hyperparameters.get("trainshed_profile") == "auto":
         return True
     asked = (job.config.get("profilerconfig.json") or {}).get("ProfilingParameters")
@@ -81,12 +81,12 @@ def measures_steps(job: Job) -> bool:
 
 
 def is_over(stored: Stored) -> bool:
-    """Whether a run has ended since it was read."""
+    """Returns whether a run has ended since it was read."""
     now = load(stored.folder)
     return now.ended or now.lost
 
 
-def _ask(folder: str, request: Request) -> None:
+def _ask(folder: str, request: TraceRequest) -> None:
     try:
         ask(folder, request)
     except OSError as error:
@@ -95,7 +95,7 @@ def _ask(folder: str, request: Request) -> None:
         ) from error
 
 
-def _no_answer(folders: Sequence[str], request: Request, seconds: float) -> TrainshedError:
+def _no_answer(folders: Sequence[str], request: TraceRequest, seconds: float) -> TrainshedError:
     ranks = sorted({one.rank for one in read_steps(*folders)})
     if ranks and request.rank not in ranks:
         known = f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else str(ranks[0])

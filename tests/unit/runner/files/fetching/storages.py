@@ -11,7 +11,7 @@ from pathlib import Path
 from trainshed.runner.files.fetching import ranges
 from trainshed.runner.files.fetching.download import Way, bring_all
 from trainshed.runner.files.fetching.file_cache import Cache
-from trainshed.runner.files.fetching.items import Changed, Item
+from trainshed.runner.files.fetching.items import Item, ItemChanged
 
 
 class Storage:
@@ -43,7 +43,7 @@ class Storage:
         with self._lock:
             self.reads[item.name] += 1
         if self.item(item.name).etag != item.etag:
-            raise Changed("it changed")
+            raise ItemChanged("it changed")
         return self.damage(item.name, self.objects[item.name][start:end])
 
     def at_once(self, item: Item) -> None:

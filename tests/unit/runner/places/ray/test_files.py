@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.runner.places.ray.mirror import Listed, Mirror
-from trainshed.runner.places.ray.node import Host, Incoming, Trouble
+from trainshed.runner.places.ray.node import Host, Incoming, NodeError
 from trainshed.runner.places.ray.shipping import Parcel, packed
 
 
@@ -64,7 +64,7 @@ def test_a_node_that_cannot_hold_a_folder_says_so(node: Host, tmp_path: Path) ->
     (tmp_path / "data").write_bytes(bytes(200_000))
     Path(node.tree, "data").mkdir()
     incoming = Incoming(node.folder)
-    with pytest.raises(Trouble, match="Is a directory"):
+    with pytest.raises(NodeError, match="Is a directory"):
         for data, last in packed(Parcel(str(tmp_path / "data"), "ml/data", "data"), chunk=10_000):
             incoming.take(data, last)
 

@@ -43,7 +43,7 @@ def install(package: str) -> None:
 
 
 def missing(module: str, name: str) -> AttributeError:
-    """What looking up a name raises that `module` does not have."""
+    """The error that looking up a name raises that `module` does not have."""
     if name.startswith("__"):  # looked for by Python itself and by tools
         return AttributeError(f"module {module!r} has no attribute {name!r}")
     instead = NAMES.get(name, f"trainshed stands for Horovod without it; {_REAL}")

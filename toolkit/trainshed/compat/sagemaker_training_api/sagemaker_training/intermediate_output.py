@@ -21,7 +21,7 @@ class Sync:
         self._process, self.pid = process, process.pid
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """Returns whether it still runs."""
         return self._process.poll() is None
 
     def join(self, timeout: float | None = None) -> None:

@@ -14,7 +14,7 @@ DEFAULT_MODULE_NAME = "default_user_module_name"
 
 
 def exists(name: str) -> bool:
-    """Whether a module can be imported."""
+    """Returns whether a module can be imported."""
     try:
         importlib.import_module(name)
     except ImportError:
@@ -23,7 +23,7 @@ def exists(name: str) -> bool:
 
 
 def has_requirements(path: str) -> bool:
-    """Whether a folder has a requirements.txt."""
+    """Returns whether a folder has a requirements.txt."""
     return os.path.exists(os.path.join(path, "requirements.txt"))
 
 

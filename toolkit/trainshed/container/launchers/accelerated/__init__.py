@@ -1,4 +1,4 @@
-"""What `accelerate launch --config_file FILE` would tell the ranks, for the setting `trainshed_accelerate`.
+"""The variables that `accelerate launch --config_file FILE` would give the ranks, for the setting `trainshed_accelerate`.
 
 config_file reads the file and holds it against the job; asking has Accelerate itself, in an interpreter of its own, turn
 it into variables (`query_child`). `..accelerate_files` notices such files

@@ -26,15 +26,15 @@ SECONDS = 300  # that importing torch and Accelerate may take: much, from a cold
 NOT_TAKEN = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "PYTHONPATH")
 
 
-class Answer(Record):
+class LaunchVariables(Record):
     """The variables that ranks get, and notes about what Accelerate does not know."""
 
     variables: dict[str, str]
     notes: tuple[str, ...]
 
 
-def variables_of(file: ConfigFile, launch: Launch) -> Answer:
-    """What `accelerate launch` would set with this file.
+def variables_of(file: ConfigFile, launch: Launch) -> LaunchVariables:
+    """The variables that `accelerate launch` would set with this file.
 
     Raises:
         LaunchError: Accelerate is not installed, or refuses the file.
@@ -75,7 +75,7 @@ def variables_of(file: ConfigFile, launch: Launch) -> Answer:
     # Libraries that DeepSpeed imports leave marks of their own process, with such names.
     theirs = {name: value for name, value in told["variables"].items() if not name.startswith("_")}
     variables = {name: value for name, value in theirs.items() if name not in NOT_TAKEN}
-    return Answer(variables=variables, notes=tuple(told["notes"]))
+    return LaunchVariables(variables=variables, notes=tuple(told["notes"]))
 
 
 def _for_one_host(file: ConfigFile, launch: Launch) -> dict[str, object]:

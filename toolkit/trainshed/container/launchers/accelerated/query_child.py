@@ -35,7 +35,7 @@ class Reached(BaseException):
 
 
 def answer(question: dict[str, Any], scratch: str) -> dict[str, Any]:
-    """What Accelerate says. scratch: a folder for its configuration file."""
+    """Accelerate's answer. scratch: a folder for its configuration file."""
     try:
         import torch.distributed.run as torchrun
         from accelerate.commands import launch

@@ -108,7 +108,7 @@ def _helper(launch: Launch, name: str, tag: str, argv: tuple[str, ...], environm
 
 
 def available(environment: dict[str, str]) -> bool:
-    """Whether there is an mpirun."""
+    """Returns whether there is an mpirun."""
     return bool(_look("mpirun", environment.get("PATH", os.defpath)))
 
 

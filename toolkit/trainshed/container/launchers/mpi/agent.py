@@ -1,4 +1,4 @@
-"""What mpirun calls in place of ssh: `agent VARIABLE HOST COMMAND...`. Run by a bare interpreter, so it imports nothing of
+"""The program that mpirun calls as its ssh: `agent VARIABLE HOST COMMAND...`. Its bare interpreter imports nothing of
 ours: the variable that holds the socket's path is named by its first argument.
 
 Hands the command to `train`, which has it run on that host, and ends; Open MPI's daemon reports to mpirun by itself.

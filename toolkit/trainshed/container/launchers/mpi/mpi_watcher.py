@@ -49,7 +49,7 @@ class Proxy:
 
 
 class HostRanks(Record):
-    """What is known of one host's ranks.
+    """The state of one host's ranks.
 
     world: ranks in the whole job, as Open MPI says; 0 while none has started.
     here: ranks that have started on this host.
@@ -97,7 +97,7 @@ class MpiWatcher(Watcher):
         return 0.5 if self.released or self.aborted_at or waits else FOREVER
 
     def busy(self) -> bool:
-        """Whether ranks of any host may still start or live."""
+        """Returns whether ranks of any host may still start or live."""
         return not self.released
 
     def turn(self, run: Supervised) -> None:

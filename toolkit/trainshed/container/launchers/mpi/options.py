@@ -51,7 +51,7 @@ _ROOT = {f"{family}_ALLOW_RUN_AS_ROOT{suffix}": "1" for family in ("OMPI", "PRTE
 
 
 class Options(Record):
-    """What the user wants of mpirun.
+    """The user's options of mpirun.
 
     arguments: for its command line.
     variables: for the ranks' environment (`-x NAME=value`, `--NCCL_DEBUG`).
@@ -64,7 +64,7 @@ class Options(Record):
     notes: tuple[str, ...] = ()
 
     def mention(self, parameter: str) -> bool:
-        """Whether the user sets an MCA parameter."""
+        """Returns whether the user sets an MCA parameter."""
         return parameter in self.arguments
 
 
@@ -154,7 +154,7 @@ def _network(launch: Launch, chosen: Options) -> dict[str, str]:
 
 
 def common(launch: Launch) -> dict[str, str]:
-    """What every rank gets beside Open MPI's own variables; the user's values win."""
+    """The variables that every rank gets beside Open MPI's own variables; the user's values win."""
     threads = max(1, launch.cluster.hardware.cpus // launch.cluster.processes_per_host)
     home = os.path.expanduser("~")
     return {

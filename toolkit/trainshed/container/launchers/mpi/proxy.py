@@ -1,4 +1,4 @@
-"""What Open MPI starts in place of a rank. Run by a bare interpreter, so it imports nothing of ours:
+"""The program that Open MPI starts in place of a rank. Run by a bare interpreter, so it imports nothing of ours:
 the name of the variable that holds the socket's path is its argument.
 
 Asks `train` for the rank, which gets this process's environment and CPUs, and waits. `train` lets go when the ranks of

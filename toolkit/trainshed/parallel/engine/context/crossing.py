@@ -1,4 +1,4 @@
-"""What passes between the ranks that divide a sequence, and back in the backward.
+"""The values that pass between the ranks that divide a sequence, and back in the backward.
 
 A loss is computed on every rank from whole values, so each rank has its whole gradient. Inside of a block every gradient of
 a rank is a part of a sum over ranks. Where the block's parts are joined, a rank's gradient is multiplied by the number of
@@ -83,14 +83,14 @@ class Crossing:
         self.guarded, self._over = True, False
 
     def ended(self, well: bool) -> bool:
-        """Whether what has begun went well on all ranks, of which this one says how it went here. Collective."""
+        """Returns whether what has begun went well on all ranks, of which this one says how it went here. Collective."""
         try:
             return False if self._over else self._statuses(_WELL if well else _FAILED, 0) == {(_WELL, 0)}
         finally:
             self.guarded = False
 
     def first_of(self, words: str) -> str:
-        """What the first rank that has words says. Collective."""
+        """Returns what the first rank that has words says. Collective."""
         found: list[Any] = [None] * self.ranks
         dist.all_gather_object(found, words, group=self.group.group)
         return next((one for one in found if one), words)
@@ -170,12 +170,12 @@ def join(part: torch.Tensor, crossing: Crossing, axis: int, slices: Slices) -> t
 
 
 def shared(tensor: torch.Tensor, crossing: Crossing) -> torch.Tensor:
-    """What enters a block whole; its gradient is summed over ranks."""
+    """Returns what enters a block whole; its gradient is summed over ranks."""
     found: torch.Tensor = _Shared.apply(tensor, crossing)
     return found
 
 
 def all_keys(part: torch.Tensor, crossing: Crossing, axis: int, slices: Slices) -> torch.Tensor:
-    """What all queries of a block read; a rank's gradient of it is one of all queries. Collective."""
+    """Returns what all queries of a block read; a rank's gradient of it is one of all queries. Collective."""
     found: torch.Tensor = _Keys.apply(part, crossing, axis, slices)
     return found

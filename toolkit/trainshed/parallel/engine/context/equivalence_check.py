@@ -35,7 +35,7 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 @dataclass
 class Tried:
-    """What one run has given.
+    """The result of one run.
 
     gradients: of leaves of the arguments by number, and of parameters by name; of this rank alone for parts.
     kept: by module and attribute, what the forward has put there.

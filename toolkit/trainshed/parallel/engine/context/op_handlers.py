@@ -134,7 +134,7 @@ class Inside(TorchFunctionMode):
 
     @property
     def had_doubt(self) -> bool:
-        """Whether keys of another sequence were as many as this rank's part."""
+        """Tells whether keys of another sequence were as many as this rank's part."""
         return any(
             length in self._layouts and not crossed for length, crossed in zip(self.lengths, self.crossed, strict=True)
         )

@@ -44,7 +44,7 @@ NOTHING = (
 
 @dataclass(frozen=True)
 class Candidate:
-    """What may be a block. named: whether the script says that it is one."""
+    """A module that may be a block. named: whether the script says that it is one."""
 
     name: str
     module: nn.Module
@@ -53,7 +53,7 @@ class Candidate:
 
 @dataclass
 class Turn:
-    """What is of one microbatch.
+    """The state of one microbatch.
 
     layouts: length of this rank's part of a sequence -> the sequence, and its axis.
     doubtful: whether keys of another sequence were as many as this rank's part.
@@ -181,7 +181,7 @@ class Region:
         return Inside(self.crossing, turn.layouts, doubtful=turn.doubtful).recomputing()
 
     def left(self, value: Any) -> Any:
-        """What the step function returned: whole in any case."""
+        """Returns what the step function returned: whole in any case."""
         return value
 
     def divided(self) -> dict[str, Rule]:
@@ -189,7 +189,7 @@ class Region:
         return {one.name: rule for one in self._forwards for rule in one.rules.values() if isinstance(rule, Rule)}
 
     def told(self) -> str:
-        """What is divided, in words; after a training step.
+        """Says what is divided, in words; after a training step.
 
         Raises:
             PipelineError: no block was divided, though a sequence was long enough.
@@ -360,7 +360,7 @@ class Region:
 
 
 def in_words(divided: Mapping[str, str], reasons: str, ranks: int) -> str:
-    """What context groups divide.
+    """Says what context groups divide.
 
     Args:
         divided: name of a block -> its class.
@@ -396,7 +396,7 @@ def _without_cache(leaf: Any) -> Any:
 
 
 def candidates_in(root: nn.Module, marks: Callable[[nn.Module], bool | None], kept: tuple[str, ...] = ()) -> list[Candidate]:
-    """What may be a block: entries of lists of modules; only those that the script names if it names some.
+    """Finds the modules that may be a block: entries of lists of modules; only those that the script names if it names some.
 
     Args:
         marks: tells of a module whether the script names it a block (True), excludes it (False), or says nothing (None).

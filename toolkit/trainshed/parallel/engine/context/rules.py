@@ -34,12 +34,12 @@ class Rule:
 
 
 def is_hidden(leaf: Any) -> bool:
-    """Whether an argument can be the hidden state of a block."""
+    """Returns whether an argument can be the hidden state of a block."""
     return isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.ndim in (2, 3)
 
 
 def signature(module: nn.Module, given: Sequence[Any], hidden: torch.Tensor) -> Any:
-    """What decides how a block is called: calls with one signature are divided by one rule.
+    """The signature of a call of a block: calls with one signature are divided by one rule.
 
     Lengths are in it as they relate to those of the hidden state, and, since a block may do something else with a long
     sequence, by their order of magnitude.

@@ -29,7 +29,7 @@ class Slices:
 
     @property
     def fits(self) -> bool:
-        """Whether each chunk has a position."""
+        """Tells whether each chunk has a position."""
         return self.length >= 2 * self.ranks
 
     @property

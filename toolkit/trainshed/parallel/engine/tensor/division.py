@@ -287,7 +287,7 @@ class Division:
         return {one.name for one in self._chosen if one.along}
 
     def left(self, value: Any) -> Any:
-        """What the step function returned, whole. Collective."""
+        """Returns what the step function returned, whole. Collective."""
         return map_leaves(whole_of, value)
 
     def choose(self, together: Callable[[dict[str, str]], Mapping[str, str]] = dict) -> dict[str, int]:
@@ -421,7 +421,7 @@ class Division:
                 module._parameters[name] = part
 
     def line(self) -> str:
-        """What is divided, in words."""
+        """Says what is divided, in words."""
         every = dict(self.root.named_parameters())
         parts = sum(p.numel() for name, p in every.items() if name in self._axes)
         total = sum(p.numel() for p in every.values())
@@ -444,7 +444,7 @@ class Division:
 
 
 def in_words(error: Exception) -> PipelineError | None:
-    """What torch means where a part of a parameter meets a whole tensor."""
+    """Says what torch means where a part of a parameter meets a whole tensor."""
     if "mixed torch.Tensor and DTensor" not in str(error):
         return None
     return PipelineError(

@@ -63,7 +63,7 @@ class Call:
         return Call(values, tokens[0], chosen, weights[0]) if len(weights) == len(tokens) == 1 else None
 
     def run(self, native: Compute, tokens: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> Any:
-        """What a forward returns for other tokens, experts and weights in the same places."""
+        """Returns what a forward returns for other tokens, experts and weights in the same places."""
         values = {**self.values, self.tokens: tokens, self.chosen: chosen, self.weights: weights}
         args = [values[key] for key in values if isinstance(key, int)]
         return native(*args, **{key: one for key, one in values.items() if isinstance(key, str)})
@@ -123,7 +123,7 @@ class Experts(Kind):
                 one.training = training
 
     def computing(self, entrance: Entrance) -> Compute:
-        """What stands for the module's forward when its parameters are divided over the entrance's group."""
+        """Returns what stands for the module's forward when its parameters are divided over the entrance's group."""
         mesh = entrance.mesh
 
         def compute(*args: Any, **kwargs: Any) -> torch.Tensor:

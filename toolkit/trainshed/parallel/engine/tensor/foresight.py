@@ -1,4 +1,4 @@
-"""What a tensor group would divide, told by one process that divides nothing: for plans."""
+"""Foresees what a tensor group would divide, told by one process that divides nothing: for plans."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Step:
 
     @property
     def trains(self) -> bool:
-        """Whether a loss was given to `model.backward`."""
+        """Tells whether a loss was given to `model.backward`."""
         return any(one is not None for one in self.losses)
 
     def copied(self) -> Step:
@@ -67,7 +67,7 @@ class Step:
 
 
 class Parted(Protocol):
-    """What of a model is divided.
+    """The divided part of a model.
 
     inputs: what came in during this step, by name, in two numbers by which ranks can compare it.
     running: whether all ranks of the group run the same now.
@@ -86,7 +86,7 @@ class Parted(Protocol):
         """A context for the backward of a microbatch."""
 
     def left(self, value: Any) -> Any:
-        """What the step function returned, whole."""
+        """Returns what the step function returned, whole."""
 
     def begin(self) -> None:
         """Before the microbatches of a step."""
@@ -144,7 +144,7 @@ class JointEngine:
         microbatches: list[Microbatch],
         rows: Callable[[Microbatch], int | None] | None = None,
     ) -> Ran:
-        """What `function` returned for each microbatch of this rank. Collective.
+        """Returns what `function` returned for each microbatch of this rank. Collective.
 
         Args:
             rows: tells how many rows a microbatch has, by which its loss counts.

@@ -23,7 +23,7 @@ Compute = Callable[..., torch.Tensor]
 
 
 class Entrance:
-    """Where inputs come into modules of a tensor group. Each rank finds a part of an input's gradient, which is summed: once
+    """The entrance of inputs into modules of a tensor group. Ranks' parts of an input's gradient are summed: once
     for all modules that read the same tensor one after the other, as q, k and v of an attention do.
 
     Args:
@@ -88,7 +88,7 @@ class Kind:
         return kind
 
     def computing(self, entrance: Entrance) -> Compute:
-        """What stands for the module's forward when its parameters are divided over the entrance's group."""
+        """Returns what stands for the module's forward when its parameters are divided over the entrance's group."""
         module, compute = self.module, self._compute
         return lambda *args, **kwargs: compute(module, entrance, only(*args, **kwargs))
 

@@ -1,4 +1,4 @@
-"""What the rules of `part_rules` and `part_views` are asked, and what they answer."""
+"""Questions to the rules of `part_rules` and `part_views`, and their answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Call:
         return length_of(size, self.ranks, self.rank if rank is None else rank)
 
     def are_alike(self, size: int, inner: int, other: int, other_inner: int) -> bool:
-        """Whether each rank has the same of `size` times `inner` values as of `other` times `other_inner`."""
+        """Returns whether each rank has the same of `size` times `inner` values as of `other` times `other_inner`."""
         ranks = range(self.ranks)
         return all(self.length(size, rank) * inner == self.length(other, rank) * other_inner for rank in ranks)
 
@@ -83,7 +83,7 @@ Rule = Callable[[Call], Way | None]
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
-    """Whether nothing but torch's own class says what is done with a tensor."""
+    """Returns whether nothing but torch's own class says what is done with a tensor."""
     return type(tensor) in _ORDINARY and tensor.layout is torch.strided
 
 

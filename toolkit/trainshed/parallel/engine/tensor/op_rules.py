@@ -41,7 +41,7 @@ def _elementwise(call: Call) -> Way | None:
 
 
 def changes(way: Way) -> bool:
-    """Whether a function changes its first argument."""
+    """Returns whether a function changes its first argument."""
     return way.func in CHANGES or way.kwargs.get("inplace") is True
 
 

@@ -66,7 +66,7 @@ def kept_among(
     choice: Choice,
     root: nn.Module,
 ) -> float:
-    """What a rank keeps for the backward, as a part of what one keeps that runs all of the model; 1 if that is not seen.
+    """Returns what a rank keeps for the backward, as a part of what one with the whole model keeps; 1 if that is not seen.
 
     Args:
         ranks, kinds, kept, run: as for `pairs_among`, which has found this choice.

@@ -28,7 +28,7 @@ _SENT_BY_A_LOSS = 6
 
 @dataclass
 class Seen:
-    """What one rank has seen.
+    """The observations of one rank.
 
     bad: modules whose results have to be whole, or that are no Linears of a pair -> why.
     closing: a module that was given parts along the last axis -> the modules that these come from.

@@ -1,4 +1,4 @@
-"""What functions give for whole tensors, told without computing it, and whether parts are parts of that."""
+"""Foresees what functions give for whole tensors, without computing it, and whether parts are parts of that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEPT = 10_000
 
 
 def are_the_same(found: Any, wholes: Any, cut: Callable[[torch.Tensor], torch.Tensor], *, values: bool = True) -> bool:
-    """Whether all results are parts of the whole ones, but for rounding.
+    """Returns whether all results are parts of the whole ones, but for rounding.
 
     Args:
         cut: gives this rank's part.

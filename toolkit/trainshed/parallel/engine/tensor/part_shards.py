@@ -81,7 +81,7 @@ class PartShards(BlockShards):
                     module._parameters[name] = parameter
 
     def gathers(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is what a block's modules read in the place of a parameter that the tensor group has whole."""
+        """Returns whether a block's modules read a tensor in the place of a parameter that the tensor group has whole."""
         if type(tensor) is not nn.Parameter:
             return False
         if id(tensor) not in self._gathered:  # made when its block runs first, and kept

@@ -1,4 +1,4 @@
-"""Whether ranks that run a batch together have run the same."""
+"""Checks whether ranks that run a batch together have run the same."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _SENT = 4
 
 @dataclass
 class Flow:
-    """What one rank has seen.
+    """The observations of one rank.
 
     given: module -> bytes of its results along the tokens.
     alone: those of these modules that are in no pair.
@@ -131,7 +131,7 @@ def _nothing() -> None:
 
 
 def in_tokens(result: torch.Tensor, ranks: int) -> bool:
-    """Whether each rank has a part of a module's result along its last axis but one."""
+    """Returns whether each rank has a part of a module's result along its last axis but one."""
     return result.ndim > 1 and length_of(result.shape[-2], ranks, ranks - 1) > 0 and result.numel() > 0
 
 

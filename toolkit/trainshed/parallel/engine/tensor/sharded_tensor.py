@@ -31,7 +31,7 @@ from .part_shapes import Shape, Shapes, are_the_same, shapes_of
 
 
 class Region:
-    """Where such tensors live: the ranks of a group, in one model.
+    """The home of such tensors: the ranks of a group, in one model.
 
     Args:
         mesh: of the ranks.
@@ -103,7 +103,7 @@ class Region:
 
 
 class Trial:
-    """What was seen where nothing is divided yet: each tensor is whole beside its part, and both are compared.
+    """Observations where nothing is divided yet: each tensor is whole beside its part, and both are compared.
 
     Args:
         counts: whether tensors have no values, and are compared by their shapes.
@@ -226,7 +226,7 @@ class Part(torch.Tensor):
 
     @property
     def along_features(self) -> bool:
-        """Whether it is in parts along the last axis."""
+        """Tells whether it is in parts along the last axis."""
         return self.axis == self.ndim - 1
 
     def taken(self) -> torch.Tensor:

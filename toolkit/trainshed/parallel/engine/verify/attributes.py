@@ -1,4 +1,4 @@
-"""What modules of other ranks keep in attributes from call to call, on the first rank of a pipeline, to run the undivided
+"""Collects what modules of other ranks keep in attributes, on the first rank of a pipeline, to run the undivided
 model with it: tensors, numbers, switches, generators, and containers and objects of these.
 
 A module changes its attributes on the rank that runs it. What code between modules changes, the last rank has, which runs
@@ -45,7 +45,7 @@ class _Hollow(Exception):
 
 
 class Attributes:
-    """What other ranks of a pipeline keep in attributes, on its first rank; nothing on the others."""
+    """The values that other ranks of a pipeline keep in attributes, on its first rank; nothing on the others."""
 
     def __init__(self, holding: Holding) -> None:
         self._root, self._device = holding.root, holding.grid.device

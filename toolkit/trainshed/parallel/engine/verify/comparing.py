@@ -25,7 +25,7 @@ PARAMETER, OUTPUT, RESULT, BUFFER, GRADIENT, SUM = range(6)  # in the order in w
 
 @dataclass
 class Findings:
-    """What one rank knows.
+    """The findings of one rank.
 
     stages: of this rank, in words.
     outcome: what the pipelined step has computed here.
@@ -86,7 +86,7 @@ _Pick = Callable[[Outcome], Sketch]
 
 
 def differences(found: Sequence[Findings], order: Order, again: Again | None = None) -> list[Difference]:
-    """What differs by more than rounding, first what the rest may follow from.
+    """Lists what differs by more than rounding, first what the rest may follow from.
 
     Where the undivided model has computed one microbatch, its part of the gradients is compared, and the gradients with the
     sum of the parts of all microbatches.

@@ -1,4 +1,4 @@
-"""What the backward of each microbatch adds to the gradients of this rank's parameters."""
+"""Notes what the backward of each microbatch adds to the gradients of this rank's parameters."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from .values import Values
 
 @dataclass
 class Outcome:
-    """What a step has computed.
+    """The outcome of a step.
 
     outputs: of the calls of units; again: which of them may have run in one model alone (`Watch.again`).
     results: tensors and numbers that the step function returned, by microbatch.
@@ -57,7 +57,7 @@ def run(
     copies: bool,
     watch: Watch,
 ) -> Outcome:
-    """What one process computes; the caller puts back what that changes (`Traces`).
+    """Runs the step as one process does; the caller puts back what that changes (`Traces`).
 
     Args:
         values: of the parameters.

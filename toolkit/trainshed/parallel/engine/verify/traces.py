@@ -1,4 +1,4 @@
-"""What a forward changes outside of the values that it returns: one that is run to verify leaves nothing of it behind.
+"""Side effects of a forward: one that is run to verify leaves nothing of it behind.
 
 Beside what `Surroundings` knows (buffers, random generators, numbers and texts in attributes): tensors and generators in
 attributes, frozen parameters (a teacher that the forward moves), gradients, hooks of modules (a model of transformers puts

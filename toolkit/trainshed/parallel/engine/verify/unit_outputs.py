@@ -70,7 +70,7 @@ class Watch:
             self._contributions.close()
 
     def around(self, name: str, native: Callable[..., Any], shown: Callable[[Any], Any] = _as_it_is) -> Callable[..., Any]:
-        """What stands for a call of a unit.
+        """Returns what stands for a call of a unit.
 
         Args:
             shown: gives the whole of a tensor that is in parts.

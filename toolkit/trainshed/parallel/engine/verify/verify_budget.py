@@ -64,7 +64,7 @@ def extent_of(
 
 
 def has_room_for_all(root: nn.Module, grid: Grid) -> bool:
-    """Whether this rank can take the parameters of all others, and copies of its buffers, for a forward."""
+    """Returns whether this rank can take the parameters of all others, and copies of its buffers, for a forward."""
     away = [parameter for parameter in root.parameters() if isinstance(parameter, AbsentParameter)]
     needed = sum(one.numel() * one.element_size() for one in (*away, *root.buffers()))
     return needed * SPARE <= free_bytes(grid.device) / _sharing(grid)

@@ -1,1 +1,1 @@
-"""What is elsewhere, brought here: many files at once, each whole or an error, kept for the next run."""
+"""Fetching of channels: many files at once, each whole or an error, kept for the next run."""

@@ -18,9 +18,9 @@ from trainshed.machine import cloning
 from . import file_cache as kept
 from .fetcher import TRIES, Fetcher
 from .file_cache import Cache
-from .items import Changed, Item, Source
+from .items import Item, ItemChanged, Source
 from .progress import Progress
-from .ranges import AT_ONCE, Crew, Over
+from .ranges import AT_ONCE, Crew, FetchCancelled
 
 WORKERS = 8  # items that are fetched at once
 END = 2.0  # seconds for those that bring to see that it is over
@@ -121,7 +121,7 @@ class _Team:
                 return
             try:
                 _bring(self.fetcher, item, target, self.way)
-            except (Over, InterruptedError):
+            except (FetchCancelled, InterruptedError):
                 return
             except BaseException as error:
                 self.error = self.error or error
@@ -139,7 +139,7 @@ def _bring(fetcher: Fetcher, item: Item, target: str, way: Way) -> None:
             else:
                 _directly(fetcher, item, target, way.aside)
             return
-        except Changed:
+        except ItemChanged:
             fetcher.progress.note(f"{item.url} changed while it was fetched")
             item = fetcher.again(item)
     raise TrainshedError(f"{item.url} changed {TRIES} times while it was fetched", hint="start the job when it is complete")
@@ -154,7 +154,7 @@ def _through_cache(fetcher: Fetcher, item: Item, target: str, cache: Cache, shar
             is_md5 = fetcher.fetch(item, f"{path}/{kept.PART}")
             kept.finish(path, item, is_md5=is_md5)
         if fetcher.over.is_set():
-            raise Over
+            raise FetchCancelled
         _place(f"{path}/{kept.WHOLE}", target, shared)
         kept.touch(path)
 

@@ -17,7 +17,7 @@ SHA256 = "sha256 "  # begins the ETags of our own model store; the SHA-256 of al
 
 
 def is_md5(etag: str) -> bool:
-    """Whether it looks like the MD5 of all bytes."""
+    """Returns whether it looks like the MD5 of all bytes."""
     return _OF_BYTES.fullmatch(etag) is not None
 
 
@@ -28,7 +28,7 @@ def parts_in(etag: str) -> int:
 
 
 def is_sha256_of(path: str, etag: str) -> bool:
-    """Whether a file has the SHA-256 that one of the model store's ETags names. Raises OSError."""
+    """Returns whether a file has the SHA-256 that one of the model store's ETags names. Raises OSError."""
     found = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(_BLOCK):
@@ -37,7 +37,7 @@ def is_sha256_of(path: str, etag: str) -> bool:
 
 
 def etag_of(path: str, parts: Sequence[int], etag: str) -> str:
-    """What the ETag of a file would be, had it been uploaded in parts of these sizes, in the form that `etag` has.
+    """Computes what the ETag of a file would be, had it been uploaded in parts of these sizes, in the form that `etag` has.
 
     Raises:
         OSError: it cannot be read.

@@ -8,9 +8,9 @@ import threading
 from trainshed.base.errors import TrainshedError
 
 from . import etag
-from .items import Changed, Item, Passing, Source
+from .items import Item, ItemChanged, Passing, Source
 from .progress import Progress
-from .ranges import Crew, Over, blocks, patiently
+from .ranges import Crew, FetchCancelled, blocks, patiently
 
 TRIES = 3  # for an item that changes, or arrives damaged
 
@@ -42,7 +42,7 @@ class Fetcher:
         for attempt in range(TRIES):
             try:
                 self._append(item, path)
-            except Changed:
+            except ItemChanged:
                 self._drop(path)
                 raise
             if (right := self._is_right(item, path)) is not None:
@@ -78,7 +78,7 @@ class Fetcher:
             try:
                 for block in stream:
                     if self.over.is_set():
-                        raise Over
+                        raise FetchCancelled
                     file.write(block)
                     self.progress.came(len(block))
             except Passing:

@@ -39,7 +39,7 @@ _KEY = re.compile("[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedFile:
     """One content of the cache. used: seconds since the epoch; whole: or a part of it."""
 
     path: str
@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def url(self) -> str:
-        """Where it comes from; "" where that is not known any more."""
+        """The URL that it comes from; "" where that is not known any more."""
         try:
             return str(_about(self.path).get("url", ""))
         except (OSError, ValueError):
@@ -82,7 +82,7 @@ class Cache:
         return ""
 
     def keeps(self, item: Item) -> bool:
-        """Whether it is known which content an item is."""
+        """Returns whether it is known which content an item is."""
         return bool(item.etag) and 0 <= item.size <= self.limit
 
     @contextlib.contextmanager
@@ -99,10 +99,10 @@ class Cache:
             os.close(fd)
 
     def has(self, item: Item) -> bool:
-        """Whether it is there, at a glance."""
+        """Returns whether it is there, at a glance."""
         return os.path.exists(f"{self.folder}/{key_of(item)}/{WHOLE}")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CachedFile]:
         """All of them, the one first that was used longest ago."""
         found = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -112,7 +112,7 @@ class Cache:
                         found.append(_entry(one.path))
         return sorted(found, key=lambda entry: (entry.used, entry.path))
 
-    def remove(self, entry: Entry) -> bool:
+    def remove(self, entry: CachedFile) -> bool:
         """Removes one that nobody uses now; whether it is gone. Raises OSError."""
         fd = _lock(entry.path)
         if fd is None:
@@ -173,7 +173,7 @@ def key_of(item: Item) -> str:
 
 
 def is_as_it_was(path: str, item: Item) -> bool:
-    """Whether an entry has its file, and nobody has written to it. Small files are read for that."""
+    """Returns whether an entry has its file, and nobody has written to it. Small files are read for that."""
     whole = f"{path}/{WHOLE}"
     try:
         info = os.stat(whole)
@@ -219,7 +219,7 @@ def begin(path: str, item: Item) -> None:
 
 
 def free_bytes(folder: str) -> int:
-    """What the disk has left for this user."""
+    """Returns what the disk has left for this user."""
     return _disk(folder).free
 
 
@@ -244,12 +244,12 @@ def _about(path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _entry(path: str) -> Entry:
+def _entry(path: str) -> CachedFile:
     size, whole = 0, False
     for name in (WHOLE, PART):
         with contextlib.suppress(OSError):
             size, whole = size + os.stat(f"{path}/{name}").st_size, whole or name == WHOLE
-    return Entry(path, size, os.stat(path).st_mtime, whole)
+    return CachedFile(path, size, os.stat(path).st_mtime, whole)
 
 
 def _locked(path: str, over: threading.Event) -> int:

@@ -10,7 +10,7 @@ from trainshed.base import s3
 from trainshed.base.errors import TrainshedError, shorten
 
 from .etag import parts_in
-from .items import Changed, Item, Passing
+from .items import Item, ItemChanged, Passing
 from .ranges import AT_ONCE
 
 PATIENCE = {"connect_timeout": 10, "read_timeout": 30}  # seconds of silence
@@ -99,7 +99,7 @@ class _Telling:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, (Passing, Changed, TrainshedError)):
+        if not isinstance(error, Exception) or isinstance(error, (Passing, ItemChanged, TrainshedError)):
             return
         from botocore.exceptions import ClientError, ReadTimeoutError
 
@@ -113,7 +113,7 @@ class _Telling:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = error.response.get("Error", {}).get("Code", "")
         if status == 412:
-            raise Changed(said) from None
+            raise ItemChanged(said) from None
         if status >= 500 or status in _BUSY or code in _BUSY_CODES:
             raise Passing(said) from None
         raise TrainshedError(f"{self.item.url}: {said}", hint=s3.CHECK) from None

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 from trainshed import __version__
 from trainshed.base.errors import TrainshedError, shorten
 
-from .items import Changed, Item, Passing
+from .items import Item, ItemChanged, Passing
 
 SECONDS = 30  # of silence
 LARGEST_MANIFEST = 64 << 20  # bytes
@@ -44,7 +44,7 @@ class Web:
         self._ranged: dict[str, bool] = {}  # by URL, where it is known
 
     def items(self, url: str, *, manifest: bool) -> list[Item]:
-        """What a URL means, sorted by name: one file; or a manifest's, `[{"prefix": "https://host/folder/"}, "a", "b/c"]`.
+        """Lists what a URL means, by name: one file; or a manifest's, `[{"prefix": "https://host/folder/"}, "a", "b/c"]`.
 
         Raises:
             TrainshedError: it cannot be had, or is no manifest. Passing.
@@ -84,16 +84,16 @@ class Web:
         try:
             with self._asked(item.url, words) as answer:
                 if answer.status != 206 or _total(answer.headers) != item.size:
-                    raise Changed("the server has another content by now")
+                    raise ItemChanged("the server has another content by now")
                 data: bytes = _read(answer, end - start)
         except _Unsatisfiable:
-            raise Changed("it is shorter by now") from None
+            raise ItemChanged("it is shorter by now") from None
         if len(data) != end - start:
             raise Passing(f"{len(data)} of {end - start} bytes came")
         return data
 
     def at_once(self, item: Item) -> Iterator[bytes] | None:
-        """Where the server gives no ranges."""
+        """Reads all at once, where the server gives no ranges."""
         return None if self._ranged.get(item.url, True) else self._stream(item)
 
     def parts(self, item: Item) -> list[int]:

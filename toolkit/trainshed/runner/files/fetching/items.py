@@ -1,4 +1,4 @@
-"""What a channel elsewhere is made of, and what a storage has to be able to do."""
+"""The items that a channel elsewhere is made of, and the interface of storages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Passing(Exception):
     """An error that may pass: the storage is overloaded, the connection broke, nothing came."""
 
 
-class Changed(Exception):
+class ItemChanged(Exception):
     """The item is not what it was when it was listed."""
 
 

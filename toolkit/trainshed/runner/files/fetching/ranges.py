@@ -20,12 +20,12 @@ PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before each further try
 Value = TypeVar("Value")
 
 
-class Over(Exception):
+class FetchCancelled(Exception):
     """Fetching was given up."""
 
 
-class Answer:
-    """What a thread will bring."""
+class PendingRange:
+    """The answer that a thread will bring."""
 
     def __init__(self) -> None:
         self._there = threading.Event()
@@ -44,7 +44,7 @@ class Answer:
         """Waits for it. Raises what the work raised, and Over."""
         while not self._there.wait(0.5):
             if over.is_set():
-                raise Over
+                raise FetchCancelled
         if self._error is not None:
             raise self._error
         return self._value
@@ -60,9 +60,9 @@ class Crew:
         for number in range(count):
             threading.Thread(target=self._run, name=f"fetch-{number}", daemon=True).start()
 
-    def ask(self, work: Callable[[], bytes]) -> Answer:
+    def ask(self, work: Callable[[], bytes]) -> PendingRange:
         """Has it done by the next thread that is free."""
-        answer = Answer()
+        answer = PendingRange()
         self._work.put(lambda: answer.run(work))
         return answer
 
@@ -81,7 +81,7 @@ def patiently(work: Callable[[], Value], what: str, over: threading.Event, progr
     """Does it, again and again where an error may pass. Raises TrainshedError: it did not; Over."""
     for pause in (*PAUSES, None):
         if over.is_set():
-            raise Over
+            raise FetchCancelled
         try:
             return work()
         except Passing as error:
@@ -97,7 +97,7 @@ def patiently(work: Callable[[], Value], what: str, over: threading.Event, progr
 
 def blocks(source: Source, item: Item, start: int, crew: Crew, over: threading.Event, progress: Progress) -> Iterator[bytes]:
     """The item's bytes from `start` on, in order. Raises Changed, TrainshedError, Over."""
-    under_way: deque[Answer] = deque()
+    under_way: deque[PendingRange] = deque()
     at = start
 
     def reading(begin: int, end: int) -> Callable[[], bytes]:

@@ -46,7 +46,7 @@ class Bucket:
         return self.key[: self.key.rfind("/") + 1]
 
     def objects(self, kind: str) -> list[Item]:
-        """What the URI means, sorted by name.
+        """Lists what the URI means, sorted by name.
 
         `S3Prefix`: every object whose key starts with it; names start behind the prefix's last slash, as the platform's do.
         `ManifestFile`: `[{"prefix": "s3://..."}, "key", ...]`; names are the keys as listed.
@@ -60,7 +60,7 @@ class Bucket:
         return sorted(found, key=lambda item: item.name)
 
     def is_kms(self, item: Item) -> bool:
-        """Whether keys of KMS encrypt an object. Raises TrainshedError: S3 does not say."""
+        """Returns whether keys of KMS encrypt an object. Raises TrainshedError: S3 does not say."""
         bucket, key = s3.split_uri(item.url)
         with _Errors(item.url):
             found = self.client.head_object(Bucket=bucket, Key=key)
@@ -127,7 +127,7 @@ class _Errors:
 
 
 def check_output(prefix: str, run_name: str, environ: Mapping[str, str]) -> None:
-    """Whether `collect.upload` will be allowed to upload. Raises TrainshedError: boto3 is missing, or S3 refuses."""
+    """Checks whether `collect.upload` will be allowed to upload. Raises TrainshedError: boto3 is missing, or S3 refuses."""
     bucket = Bucket(f"{prefix}/{run_name}/output/model.tar.gz", environ)
     with _Errors(bucket.uri):
         s3.check_writable(bucket.client, bucket.bucket, bucket.key)

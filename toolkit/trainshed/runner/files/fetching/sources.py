@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 def listed(channel: Channel, environ: Mapping[str, str]) -> tuple[Source, list[Item]]:
-    """Where a channel comes from, and what it is made of, sorted by name.
+    """Finds where a channel comes from, and what it is made of, sorted by name.
 
     Raises:
         TrainshedError: it cannot be listed, or there is nothing.

@@ -1,4 +1,4 @@
-"""What a job says of the cluster that is to run it, beside what becomes manifests: its field `kubernetes`."""
+"""Reads what a job says of the cluster that is to run it, beside what becomes manifests: its field `kubernetes`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from .cluster_wishes import Options
 from .manifests import RUN_LABEL
 from .pod_log import Lines, Mark, PodLog
 from .pod_words import NEVER, SELDOM, PodEnd
-from .watched import Answered, Changed, Listed, Watched
+from .watched import Answered, Listed, ObjectChange, Watched
 
 MOST_TIMES = 10_000  # of lines of a log that are noted
 NOTE_SECONDS = 1.0  # between two notes of how far logs were read
@@ -42,7 +42,7 @@ JOB, PODS, EVENTS = "job", "pods", "events"
 
 @dataclass(frozen=True)
 class ClusterJob:
-    """Where the job is: `/apis/batch/v1/namespaces/NAMESPACE/jobs`, its name, and the folder of its results on volumes."""
+    """The place of the job: `/apis/batch/v1/namespaces/NAMESPACE/jobs`, its name, its folder of results on volumes."""
 
     path: str
     name: str
@@ -181,7 +181,7 @@ class Followed:
                 self._answered(seen)
             elif isinstance(seen, Listed):
                 self._listed(seen)
-            elif isinstance(seen, Changed):
+            elif isinstance(seen, ObjectChange):
                 self._changed(seen.kind, seen.item, seen.deleted)
         self.screen.flush()
 

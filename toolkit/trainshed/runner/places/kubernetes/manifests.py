@@ -65,7 +65,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Started:
-    """What makes a manifest that of one start of a run.
+    """The facts that make a manifest that of one start of a run.
 
     id: of the run, for labels and the environment. folder: of its results, on volumes, the same for each start.
     """

@@ -1,4 +1,4 @@
-"""What acts on Kubernetes: the job's objects made in a cluster, followed to the end; and a run taken up again."""
+"""Actions on Kubernetes: the job's objects made in a cluster, followed to the end; and a run taken up again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ClusterSubmission(Submission):
     in_containers = True
 
     def check(self) -> None:
-        """Whether the manifests can be made, the cluster answers, and has what the job asks for."""
+        """Checks whether the manifests can be made, the cluster answers, and has what the job asks for."""
         self.options = read_options(self.job)
         of_run(self.job, Started("x", "", "x"))  # its problems, before the run has a folder
         self.api = ApiServer(self.options, self.environ)
@@ -153,7 +153,7 @@ class ClusterSubmission(Submission):
 
 
 class Kubernetes(Queue):
-    """What acts in a cluster."""
+    """Runs jobs on a Kubernetes cluster."""
 
     submits = ClusterSubmission
 

@@ -1,4 +1,4 @@
-"""What a pod prints, byte by byte as it comes, over as many connections as it takes.
+"""The log of a pod, byte by byte as it comes, over as many connections as it takes.
 
 The node puts a time of nanoseconds in front of every line. Asked again, for the lines since some seconds before the last one
 (times of two outputs may be a little out of order), it repeats some: those are known by their times. A line without its end
@@ -111,7 +111,7 @@ class PodLog(threading.Thread):
 
 
 class Position:
-    """Where a log is read, from a mark on: what comes again is left out."""
+    """The position in a log, from a mark on: what comes again is left out."""
 
     def __init__(self, mark: Mark) -> None:
         self.times, self.again = dict(mark.times), dict(mark.times)

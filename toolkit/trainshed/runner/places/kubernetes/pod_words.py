@@ -1,4 +1,4 @@
-"""What the cluster says of a job, in words: the states of pods, their containers and the job, and events. Pure.
+"""The cluster's facts about a job, in words: the states of pods, their containers and the job, and events. Pure.
 
 Sources: the API references of core/v1 (PodStatus, ContainerState, Event) and batch/v1 (JobStatus); the pages "Pod
 Lifecycle", "Pod failure policy" (conditions of type DisruptionTarget) and "Images" of Kubernetes' documentation; those of
@@ -44,7 +44,7 @@ class PodEnd:
 
     @property
     def of_another(self) -> bool:
-        """Whether it was ended because another host had failed."""
+        """Tells whether it was ended because another host had failed."""
         return self.message.startswith("Stopped:")
 
 
@@ -140,12 +140,12 @@ def condition(thing: Object, kind: str) -> Object | None:
 
 
 def is_running(pod: Object) -> bool:
-    """Whether `train` runs in it now."""
+    """Returns whether `train` runs in it now."""
     return "running" in _state(pod)
 
 
 def has_log(pod: Object) -> bool:
-    """Whether `train` was ever started in it."""
+    """Returns whether `train` was ever started in it."""
     return bool({"running", "terminated"} & set(_state(pod)))
 
 
@@ -204,7 +204,7 @@ def lost_end(pod: Object) -> PodEnd:
 
 
 def event_words(event: Object) -> str:
-    """What an event says, "" for nothing that anybody needs to know beside the objects' own states."""
+    """Puts an event into words, "" for nothing that anybody needs to know beside the objects' own states."""
     reason, message = str(event.get("reason") or ""), str(event.get("message") or "")
     if reason in _SILENT:
         return ""
@@ -216,7 +216,7 @@ def event_words(event: Object) -> str:
 
 
 def event_is_stuck(event: Object) -> bool:
-    """Whether it says that a pod cannot start, which the pod's own state does not."""
+    """Returns whether it says that a pod cannot start, which the pod's own state does not."""
     return event.get("reason") in _STUCK
 
 

@@ -32,7 +32,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Changed:
+class ObjectChange:
     """One object as it is now, or as it was last before it was deleted."""
 
     kind: str
@@ -114,7 +114,7 @@ class Watched(threading.Thread):
                         return ""
                     seen = str((item.get("metadata") or {}).get("resourceVersion") or seen)
                     if change["type"] != "BOOKMARK":
-                        self.put(Changed(self.kind, item, change["type"] == "DELETED"))
+                        self.put(ObjectChange(self.kind, item, change["type"] == "DELETED"))
             finally:
                 self.current = None
         if seen == version:  # closed at once: not again without a pause

@@ -1,4 +1,4 @@
-"""What the hosts of a job ask of a Ray cluster, and whether it has that. Pure: nodes are as `ray.nodes()` tells."""
+"""Computes what the hosts of a job ask of a Ray cluster, and whether it has that. Pure: nodes are as `ray.nodes()` tells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Node:
 
 
 def bundles(job: Job, nodes: Sequence[Node], options: Options) -> list[Bundle]:
-    """What each host asks for, in the order of the hosts. A host that names neither CPUs nor GPUs takes a whole node: as
+    """Returns what each host asks for, in their order. A host that names neither CPUs nor GPUs takes a whole node: as
     much as the weakest of the nodes that the job needs has, parted where there are fewer nodes than hosts."""
     ranked = sorted(nodes, key=lambda node: (node.has.get("GPU", 0), node.has.get("CPU", 0)), reverse=True)
     weakest = ranked[min(job.instances, len(ranked)) - 1].has if ranked else {}
@@ -56,7 +56,7 @@ def strategy(wanted: Sequence[Bundle], nodes: Sequence[Node], options: Options) 
 
 
 def fits(wanted: Sequence[Bundle], nodes: Sequence[Node], how: str) -> bool:
-    """Whether the nodes could ever hold the hosts, were nobody else there. Says yes where it cannot tell at once."""
+    """Returns whether the nodes could ever hold the hosts, were nobody else there. Says yes where it cannot tell at once."""
     left = [dict(node.has) for node in nodes]
     if how == "STRICT_PACK":
         total: Counter[str] = Counter()
@@ -82,13 +82,13 @@ def _holds(node: Mapping[str, float], bundle: Mapping[str, float]) -> bool:
 
 
 def asked(wanted: Sequence[Bundle]) -> str:
-    """What is asked for, in words: `2 x (4 CPUs, 1 GPU)`."""
+    """Says what is asked for, in words: `2 x (4 CPUs, 1 GPU)`."""
     counts = Counter(shown(bundle) for bundle in wanted)
     return " and ".join(f"{count} x ({words})" for words, count in counts.items())
 
 
 def had(nodes: Sequence[Node], wanted: Sequence[Bundle] = ()) -> str:
-    """What a cluster has, in words: CPUs, GPUs and what else is asked for."""
+    """Says what a cluster has, in words: CPUs, GPUs and what else is asked for."""
     names = {"CPU", "GPU"}.union(*wanted)
     counts = Counter(shown({name: node.has[name] for name in _ordered(node.has) if name in names}) for node in nodes)
     words = ", ".join(f"{count} with {has or 'nothing'}" for has, count in counts.items())

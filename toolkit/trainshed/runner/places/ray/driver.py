@@ -1,6 +1,6 @@
 """The process that holds a run's connection to Ray: one for each attempt. The only module that imports ray.
 
-It is told what to do on standard input (`Order`, pickled by the runner), later by lines of JSON on a socket, and answers
+It is told what to do on standard input (`DriverRequest`, pickled by the runner), then by JSON lines on a socket. It answers
 there: {"say": text}, {"started": ...}, {"ended": host, "code": ..., "note": ...}, {"fetched": [...]}, {"error": ...}.
 What hosts print it writes to the pipes that the runner reads them from. It is a process of its own because Ray's library
 ends the process that loses its cluster, and because the runner watches others the same way.
@@ -33,7 +33,7 @@ from ...files.run import Run
 from ..copying import Brought, merge
 from ..processes import FOREIGN_PREFIXES
 from . import demand, node, shipping
-from .environment import READY, Meeting, environment_of
+from .environment import READY, RendezvousPoint, environment_of
 from .mirror import Mirror, words_of
 from .wishes import Options
 
@@ -63,8 +63,8 @@ class NodeLost(RayError):
 
 
 @dataclass(frozen=True)
-class Order:
-    """What the runner wants.
+class DriverRequest:
+    """The request of the runner.
 
     run: that has been placed. secrets: variables with values that were looked up. ready: the folder of ready programs.
     pipes: descriptors of each host's two outputs. control: that of the socket.
@@ -93,7 +93,7 @@ class Actor:
 class Driver:
     """One attempt of a run on Ray."""
 
-    def __init__(self, order: Order, control: socket.socket) -> None:
+    def __init__(self, order: DriverRequest, control: socket.socket) -> None:
         import ray
 
         self.ray = ray
@@ -176,7 +176,7 @@ class Driver:
         return [demand.Node(str(one["NodeManagerAddress"]), one["Resources"]) for one in self.ray.nodes() if one["Alive"]]
 
     def judge(self) -> tuple[list[demand.Bundle], str]:
-        """What is asked for, and how it is placed. Raises RayError where the cluster can never have it."""
+        """Returns what is asked for, and how it is placed. Raises RayError where the cluster can never have it."""
         nodes = self.nodes()
         bundles = demand.bundles(self.run.job, nodes, self.options)
         how = demand.strategy(bundles, nodes, self.options)
@@ -264,7 +264,7 @@ class Driver:
     def launch(self, bundles: list[demand.Bundle]) -> None:
         """Starts `train` on all nodes. Raises RayError."""
         run, first = self.run, self.actors[0].about
-        meeting = Meeting(first["address"], first["ports"][0], first["ports"][1], new_token())
+        meeting = RendezvousPoint(first["address"], first["ports"][0], first["ports"][1], new_token())
         started = []
         for actor, bundle in zip(self.actors, bundles, strict=True):
             tree = actor.about["tree"]
@@ -480,7 +480,7 @@ class Driver:
             return self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
             cause = getattr(error, "cause", None)
-            words = str(cause) if type(cause).__name__ == node.Trouble.__name__ else f"{type(cause).__name__}: {cause}"
+            words = str(cause) if type(cause).__name__ == node.NodeError.__name__ else f"{type(cause).__name__}: {cause}"
         except self.ray.exceptions.RayError as error:
             why = self.why_lost(actor, error)
             raise NodeLost(f"{self.name_of(actor)} was lost before it started: {why}", hint="see `ray status`") from None
@@ -532,7 +532,7 @@ def _first_line(error: BaseException) -> str:
 
 def main() -> None:
     """The driver: its order comes on standard input."""
-    order: Order = pickle.load(sys.stdin.buffer)  # from the runner, which started this process
+    order: DriverRequest = pickle.load(sys.stdin.buffer)  # from the runner, which started this process
     control = socket.socket(fileno=order.control)
     driver = Driver(order, control)
     threading.Thread(target=driver.hear, daemon=True).start()

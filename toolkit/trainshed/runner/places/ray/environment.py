@@ -15,8 +15,8 @@ READY = "entrypoints"  # below the actor's folder: ready programs that the job t
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """Where hosts meet: address of the first one's node, ports of its ranks and of its `train`; token: what they know each
+class RendezvousPoint:
+    """The meeting point of hosts: address of the first node, ports of its ranks and `train`; token: what they know each
     other by, new for each start."""
 
     address: str
@@ -26,7 +26,7 @@ class Meeting:
 
 
 def environment_of(
-    run: Run, bundle: Bundle, tree: str, meeting: Meeting, secrets: Mapping[str, str], ready: str = ""
+    run: Run, bundle: Bundle, tree: str, meeting: RendezvousPoint, secrets: Mapping[str, str], ready: str = ""
 ) -> dict[str, str]:
     """Of one host; the job's own words win.
 

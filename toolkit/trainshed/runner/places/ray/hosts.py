@@ -26,7 +26,7 @@ from ...job.job import Job
 from ...job.places import RAY
 from ...job.references import look_up
 from ..base import BLIND, NOT_HERE, Exit, Hosts, RunningHost
-from .driver import Order, RayError
+from .driver import DriverRequest, RayError
 from .wishes import read_options, with_address
 
 LOG = "logs/ray.log"  # below the run's folder: what Ray's own library says
@@ -34,9 +34,9 @@ CLOSE_SECONDS = 20.0  # for the driver to give everything back
 
 
 class Remote:
-    """What stands for a host's process here: the pipes with its lines, and how it ended."""
+    """The object that stands for a host's process here: the pipes with its lines, and how it ended."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: DriverLink) -> None:
         self.link = link
         self.stdout: IO[bytes] | None = None
         self.stderr: IO[bytes] | None = None
@@ -51,7 +51,7 @@ class Remote:
 class RayHost:
     """One host."""
 
-    def __init__(self, name: str, number: int, link: Link) -> None:
+    def __init__(self, name: str, number: int, link: DriverLink) -> None:
         self.name, self.number, self.link = name, number, link
         self.process = Remote(link)
 
@@ -77,7 +77,7 @@ class RayHost:
         return self.process.ended
 
 
-class Link:
+class DriverLink:
     """The driver: a process of ours and the socket to it. `heard` gets each thing that it says."""
 
     def __init__(self, driver: subprocess.Popen[bytes], control: socket.socket) -> None:
@@ -124,7 +124,7 @@ class Link:
 
 
 class Ray(Hosts):
-    """What acts on Ray clusters."""
+    """Runs jobs on Ray clusters."""
 
     def with_flags(self, job: Job, options: Mapping[str, Any]) -> Job:
         """The job with the cluster of `--address`."""
@@ -152,7 +152,7 @@ class RayHosts:
         self.secrets: dict[str, str] = {}
         self.image: dict[str, str] = {}
         self.hosts: list[RayHost] = []
-        self.link: Link | None = None
+        self.link: DriverLink | None = None
         self.started = False
         self.fetched: tuple[str, ...] | None = None
 
@@ -209,7 +209,7 @@ class RayHosts:
         return self.fetched
 
     def describe(self, run: Run) -> list[tuple[str, str]]:
-        """What Ray would be asked for."""
+        """Says what Ray would be asked for."""
         limits = [self.job.resources_of(self.job.group_of(host.name)) for host in run.hosts]
         rows = []
         for host, wanted in zip(run.hosts, limits, strict=True):
@@ -227,7 +227,7 @@ class RayHosts:
         root = os.path.dirname(os.path.dirname(os.path.abspath(trainshed.__file__)))
         code = f"import sys; sys.path.insert(0, {root!r}); from trainshed.runner.places.ray.driver import main; main()"
         ready = "" if self.job.source_dir else self.environ.get(ENTRYPOINTS, "")
-        order = Order(run, self.options, self.secrets, ready, written, theirs.fileno())
+        order = DriverRequest(run, self.options, self.secrets, ready, written, theirs.fileno())
         with open(f"{run.folder}/{LOG}", "ab", opener=open_unfollowed) as log:
             driver = subprocess.Popen(
                 [sys.executable, "-c", code],
@@ -242,7 +242,7 @@ class RayHosts:
         theirs.close()
         for fd in (fd for pair in written for fd in pair):
             os.close(fd)
-        self.link = Link(driver, ours)
+        self.link = DriverLink(driver, ours)
         self.link.heard = self._heard
         self.hosts = [RayHost(host.name, number, self.link) for number, host in enumerate(run.hosts)]
         for host, (out, error) in zip(self.hosts, pipes, strict=True):

@@ -1,4 +1,4 @@
-"""What comes home from a node: a folder of a host's tree, again and again while the job runs, and whole when it is over.
+"""Copies that come home from a node: a folder of a host's tree, again and again during the job, whole at its end.
 
 A file comes in parts, beside its place, and takes it only if it is still the one that was listed: never half of two.
 What a checkpoint's manifest (checkpoint/manifest.py) names and has not come yet makes it incomplete, and a resume takes an

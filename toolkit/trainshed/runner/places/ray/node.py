@@ -24,7 +24,7 @@ TOOLKIT = "toolkit"  # below the actor's folder; the host's tree is `ml` beside 
 BUFFER = 1 << 20  # bytes of lines in one answer
 
 
-class Trouble(Exception):
+class NodeError(Exception):
     """Something of this node is in the way; the message is for people."""
 
 
@@ -57,7 +57,7 @@ class Host:
             os.mkdir(self.tree)
             self._watch_folder()
         except OSError as error:
-            raise Trouble(f"{self.above or tempfile.gettempdir()}: {error.strerror}") from None
+            raise NodeError(f"{self.above or tempfile.gettempdir()}: {error.strerror}") from None
         return {
             "tree": self.tree,
             "host": socket.gethostname(),
@@ -129,17 +129,17 @@ class Host:
                 start_new_session=True,
             ).wait()  # it forks: Ray kills a worker's children with the worker, and this one is to outlive it
         except OSError as problem:
-            raise Trouble(f"{python}: {problem.strerror}") from None
+            raise NodeError(f"{python}: {problem.strerror}") from None
         finally:
             for fd in (life, status, out_there, error_there):
                 os.close(fd)
         if started == 0:
             os.write(self.janitor, b"keep\n")
         else:
-            raise Trouble(f"{python} cannot run train: {os.read(error, BUFFER).decode(errors='replace').strip()[-500:]}")
+            raise NodeError(f"{python} cannot run train: {os.read(error, BUFFER).decode(errors='replace').strip()[-500:]}")
 
     def lines(self, seconds: float) -> dict[str, Any]:
-        """What `train` has printed since the last call: `out`, `err`; `code`, its return code, once it is over and all has
+        """Returns what `train` has printed since the last call: `out`, `err`; `code`, its return code, when all lines have
         been passed on. Waits for something to tell, up to so many seconds."""
         told: dict[str, Any] = {"out": b"", "err": b"", "code": None}
         ready = select.select([*self.pipes, self.status], [], [], seconds)[0]
@@ -221,10 +221,10 @@ class Host:
         try:
             done = subprocess.run([python, "-I", "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True)
         except OSError as error:
-            raise Trouble(f"{python}: {error.strerror}") from None
+            raise NodeError(f"{python}: {error.strerror}") from None
         if done.returncode != 0:
             said = (done.stderr.strip().splitlines() or [f"it exited with {done.returncode}"])[-1]
-            raise Trouble(f"{python} cannot run train: {said}; it needs Python 3.10 or newer with psutil and pyyaml")
+            raise NodeError(f"{python} cannot run train: {said}; it needs Python 3.10 or newer with psutil and pyyaml")
 
 
 class Incoming:
@@ -248,7 +248,7 @@ class Incoming:
             os.close(self.fd)
             self.thread.join()
             if self.problem:
-                raise Trouble(self.problem)
+                raise NodeError(self.problem)
 
     def _unpack(self, fd: int, folder: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What goes to the nodes: which folders of the run, for which hosts, under which name there; packed into streams."""
+"""Shipping to the nodes: which folders of the run, for which hosts, under which name there; packed into streams."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Load:
 
 
 def load_of(run: Run, options: Options, ready: str = "") -> Load:
-    """What a run that has been placed needs on its nodes; `ready`: the folder that a ready program is in."""
+    """Returns what a run that has been placed needs on its nodes; `ready`: the folder that a ready program is in."""
     job = run.job
     toolkit = os.path.dirname(os.path.abspath(trainshed.__file__))
     found = Load([], [{} for _ in run.hosts], [{} for _ in run.hosts])

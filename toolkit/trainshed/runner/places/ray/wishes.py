@@ -1,4 +1,4 @@
-"""What a job says of Ray: the mapping `ray` of its file, read."""
+"""A job's options of Ray: the mapping `ray` of its file, read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Options:
     autoscaling: bool = False
 
     def sees(self, path: str) -> bool:
-        """Whether all nodes see a path."""
+        """Returns whether all nodes see a path."""
         path = os.path.abspath(path)
         return any(path == one or path.startswith(one.rstrip("/") + "/") for one in self.shared)
 

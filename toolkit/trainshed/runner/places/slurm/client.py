@@ -1,4 +1,4 @@
-"""What is asked of Slurm's own commands, and what they answer.
+"""Questions to Slurm's own commands, and their answers.
 
 `scontrol show job` is all that is needed to follow a job: it works without accounting, and for MinJobAge (300 s by
 default) after the end; `sacct` is asked only about a job that scontrol has forgotten.
@@ -51,7 +51,7 @@ class State:
 
     @property
     def over(self) -> bool:
-        """Whether it will not run (again)."""
+        """Tells whether it will not run (again)."""
         return self.state not in _LIVING
 
 

@@ -35,7 +35,7 @@ RUNTIMES = ("auto", "pyxis", "apptainer", "none")
 
 @dataclass(frozen=True)
 class Options:
-    """What the job asks of Slurm beside the script.
+    """The job's options of Slurm beside the script.
 
     sbatch: further options of sbatch by their long names; "" for those without a value. They win over ours.
     runtime: what starts the image on the nodes: NVIDIA's pyxis (enroot) through srun, apptainer (or singularity), none,

@@ -108,7 +108,7 @@ class SlurmSubmission(Submission):
 
 
 class Slurm(Queue):
-    """What acts on Slurm."""
+    """Runs jobs on Slurm."""
 
     submits = SlurmSubmission
     kept = ("SlurmState", "Restarts", "Nodes")
@@ -137,7 +137,7 @@ class Slurm(Queue):
 
 
 def train_command(environ: Mapping[str, str]) -> str:
-    """What starts `train` as a process of a node: this Python, which lies on the shared file system as the run does."""
+    """The command that starts `train` as a process of a node: this Python, on the shared file system as the run is."""
     return shlex.join(isolated("trainshed.container.main"))
 
 

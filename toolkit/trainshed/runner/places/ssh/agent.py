@@ -1,4 +1,4 @@
-"""What runs on the machines of a job: this one file, sent there as it is, run by whatever Python 3 they have.
+"""The agent that runs on the machines of a job: this one file, sent there as it is, run by whatever Python 3 they have.
 
     agent.py probe                  what the machine has, as JSON
     agent.py ports                  two free ports
@@ -333,7 +333,7 @@ def ended(host: str, since: float) -> dict[str, Any] | None:
 
 
 def alive(host: str) -> bool:
-    """Whether the keeper lives."""
+    """Returns whether the keeper lives."""
     known = read(host + "/keeper.json")
     return known is not None and is_process(known["keeper"])
 
@@ -398,12 +398,12 @@ def remove(host: str) -> None:
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """What a process is known by: another one may get its number later."""
+    """The identity of a process: another one may get its number later."""
     return {"pid": pid, "started": started(pid), "boot": boot()}
 
 
 def is_process(known: dict[str, Any]) -> bool:
-    """Whether a process is still the one that it was, and no zombie."""
+    """Returns whether a process is still the one that it was, and no zombie."""
     if known["boot"] != boot() or started(known["pid"]) != known["started"]:
         return False
     return state(known["pid"]) not in ("Z", "X", "")

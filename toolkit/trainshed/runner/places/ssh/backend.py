@@ -30,10 +30,10 @@ from ..copying import Brought
 from .agent import LOST
 from .channel_store import bring, stored
 from .connection import Connection, Sockets, SshError, Unreachable
-from .follower import LONGEST_PAUSE, Order
+from .follower import LONGEST_PAUSE, FollowRequest
 from .machine import Machine, facts_of
 from .shipping import Parcel, bring_home, check_room, send, send_toolkit
-from .survey import Meeting, at_once, clocks, has_ours, look_at, meet
+from .survey import RendezvousAddresses, at_once, clocks, has_ours, look_at, meet
 from .wishes import read_options
 
 LONGEST_WAIT = 600.0  # seconds for a machine that is out of reach when its results are to come
@@ -42,7 +42,7 @@ LONGEST_WAIT = 600.0  # seconds for a machine that is out of reach when its resu
 class SshHost:
     """A host on a machine, followed by a process of ours."""
 
-    def __init__(self, name: str, order: Order) -> None:
+    def __init__(self, name: str, order: FollowRequest) -> None:
         self.name = name
         self.process = subprocess.Popen(
             isolated("trainshed.runner.places.ssh.follower"),
@@ -81,11 +81,11 @@ class SshHost:
 
     @property
     def reached(self) -> bool:
-        """Whether the end is known from the machine itself."""
+        """Tells whether the end is known from the machine itself."""
         return bool(self.end.get("reached", bool(self.end)))
 
     def news(self) -> list[str]:
-        """What the follower has to say to people since the last call."""
+        """Returns what the follower has to say to people since the last call."""
         with suppress(OSError, ValueError):
             while data := self.messages.read(1 << 16):
                 self.pending += data
@@ -190,7 +190,7 @@ class Machines:
                            hint=f"`docker save {image} | ssh {machine.name} docker load` brings it there")  # fmt: skip
 
     def mount_obstacle(self) -> str:
-        """What is mounted here is not seen there."""
+        """Says that what is mounted here is not seen there."""
         return BLIND
 
     def pool_obstacle(self) -> str:
@@ -218,11 +218,11 @@ class Machines:
         by_number = [self._machine(host) for host in run.hosts]
         first = next(number for number, host in enumerate(run.hosts) if host.name == "algo-1")
         order = [first, *(number for number in range(len(run.hosts)) if number != first)]
-        meeting = Meeting(("",), ("",), (0, 0))
+        meeting = RendezvousAddresses(("",), ("",), (0, 0))
         if several:
             found = meet([by_number[number] for number in order], self.options)
             back = sorted(range(len(order)), key=order.__getitem__)
-            meeting = Meeting(
+            meeting = RendezvousAddresses(
                 tuple(found.addresses[place] for place in back),
                 tuple(found.interfaces[place] for place in back),
                 found.ports,
@@ -276,7 +276,7 @@ class Machines:
         """What `train` calls its /opt/ml there."""
         return host.base if run.job.image else f"{self._folder(run, host, machine)}/ml"
 
-    def _own(self, run: Run, number: int, first: int, meeting: Meeting, token: str) -> dict[str, str]:
+    def _own(self, run: Run, number: int, first: int, meeting: RendezvousAddresses, token: str) -> dict[str, str]:
         """What makes a `train` this host."""
         host = run.hosts[number]
         own = {"TRAINING_JOB_NAME": run.name, RUN_ID: run.id}
@@ -328,9 +328,9 @@ class Machines:
             command += [job.image, *(job.arguments or ("train",))]
         return {"command": command, "environment": environment, "remove": [engine, "rm", "--force", name]}
 
-    def _order(self, run: Run, host: Host, machine: Machine, index: int) -> Order:
+    def _order(self, run: Run, host: Host, machine: Machine, index: int) -> FollowRequest:
         connection = machine.connection
-        return Order(
+        return FollowRequest(
             address=asdict(connection.address),
             sockets=connection.sockets,
             number=connection.number,
@@ -410,7 +410,7 @@ class Machines:
         self._disconnect()
 
     def describe(self, run: Run) -> list[tuple[str, str]]:
-        """What would be done on each machine; none is asked."""
+        """Says what would be done on each machine; none is asked."""
         rows = []
         for host in run.hosts:
             address = self.addresses[int(host.name.rpartition("-")[2]) - 1]
@@ -444,7 +444,7 @@ def _known(path: str, connections: list[Connection]) -> list[Machine]:
 
 
 class Ssh(Hosts):
-    """What acts on machines that are reached by ssh."""
+    """Runs jobs on machines that are reached by ssh."""
 
     def prepared(self, job: Job) -> Job:
         """The job with the channels that are on its machines already."""

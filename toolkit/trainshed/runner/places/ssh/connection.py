@@ -36,8 +36,8 @@ class Unreachable(SshError):
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a command said."""
+class CommandResult:
+    """The answer of a command."""
 
     code: int
     output: bytes
@@ -106,7 +106,7 @@ class Connection:
         stdin: bytes | IO[bytes] = b"",
         stdout: IO[bytes] | int = subprocess.PIPE,
         seconds: float | None = 120.0,
-    ) -> Answer:
+    ) -> CommandResult:
         """Runs a shell command there. Raises Unreachable where ssh itself fails, or there is no answer in time."""
         piped = isinstance(stdin, bytes)
         try:
@@ -126,7 +126,7 @@ class Connection:
         if done.returncode == SSH_FAILED:
             message, hint = in_words(self.address, errors)
             raise Unreachable(f"{self.name}: {message}", hint=hint)
-        return Answer(done.returncode, done.stdout or b"", errors)
+        return CommandResult(done.returncode, done.stdout or b"", errors)
 
     def hostname(self) -> str:
         """The machine's name or address as ssh's configuration has it."""

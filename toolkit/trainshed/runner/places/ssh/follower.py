@@ -30,7 +30,7 @@ SIGNALS = {"stop": "SIGTERM", "hurry": "SIGINT", "kill": "SIGKILL"}
 
 
 @dataclass(frozen=True)
-class Order:
+class FollowRequest:
     """Whom to follow.
 
     address, sockets, number, config: of the connection.
@@ -58,7 +58,7 @@ class Order:
 class Follower:
     """One host being followed."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: FollowRequest) -> None:
         self.order = order
         self.connection = order.connection()
         self.position = 0  # bytes passed on
@@ -198,7 +198,7 @@ def _write(data: bytes) -> None:
 
 def main() -> None:
     """Follows whom the first line of standard input names."""
-    order = Order(**json.loads(sys.stdin.buffer.readline()))
+    order = FollowRequest(**json.loads(sys.stdin.buffer.readline()))
     code = Follower(order).to_the_end()
     sys.stdout.flush()
     os._exit(code)

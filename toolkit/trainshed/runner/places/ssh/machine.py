@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from trainshed.base.errors import one_line
 
-from .connection import SSH_FAILED, Answer, Connection, SshError, in_words, quoted
+from .connection import SSH_FAILED, CommandResult, Connection, SshError, in_words, quoted
 from .wishes import Options
 
 _END = "trainshed-agent-ends-here"
@@ -22,8 +22,8 @@ _NO_FOLDER = 91
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a machine has.
+class MachineFacts:
+    """The facts about a machine.
 
     python: version of the interpreter that was found; executable: where it is.
     modules: (version, file) of psutil, yaml and trainshed; None for one that is missing.
@@ -61,7 +61,7 @@ def agent_text() -> tuple[str, str]:
 class Machine:
     """A machine with the agent in its folder."""
 
-    def __init__(self, connection: Connection, facts: Facts) -> None:
+    def __init__(self, connection: Connection, facts: MachineFacts) -> None:
         self.connection, self.facts = connection, facts
 
     @property
@@ -105,7 +105,7 @@ class Machine:
         stdin: bytes | IO[bytes] = b"",
         stdout: IO[bytes] | int = subprocess.PIPE,
         seconds: float | None = 120.0,
-    ) -> Answer:
+    ) -> CommandResult:
         """Has the agent do something. Raises SshError where it does not."""
         answer = self.connection.run(self.words(*words), stdin=stdin, stdout=stdout, seconds=seconds)
         if answer.code != 0:
@@ -123,11 +123,11 @@ class Machine:
         )
 
     def trouble(self, code: int, errors: str) -> SshError:
-        """What a command of `open` has failed with."""
+        """The error with which a command of `open` has failed."""
         if code == SSH_FAILED:
             message, hint = in_words(self.connection.address, errors)
             return SshError(f"{self.name}: {message}", hint=hint)
-        return SshError(f"{self.name}: {Answer(code, b'', errors).last_error}")
+        return SshError(f"{self.name}: {CommandResult(code, b'', errors).last_error}")
 
 
 def arrival(options: Options) -> str:
@@ -157,12 +157,12 @@ def _at_home(path: str) -> str:
     return '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
 
 
-def facts_of(said: dict[str, Any]) -> Facts:
+def facts_of(said: dict[str, Any]) -> MachineFacts:
     """From what the agent has said, or a file kept of it. Raises KeyError, TypeError, ValueError."""
     modules: dict[str, tuple[str, str] | None] = {}
     for name, known in said["modules"].items():
         modules[str(name)] = None if known is None else (str(known[0]), str(known[1]))
-    return Facts(
+    return MachineFacts(
         python=tuple(map(int, said["python"])),
         executable=str(said["executable"]),
         modules=modules,

@@ -1,4 +1,4 @@
-"""What a host needs goes there, what it has made comes home: tars through ssh, which every machine can read and write."""
+"""Shipping to hosts, and of their results home: tars through ssh, which every machine can read and write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Member = tuple[str, str]  # its name below the host's folder; the file here
 
 
 class Parcel:
-    """What one host gets: its /opt/ml, with the channels that are not there already.
+    """The parcel for one host: its /opt/ml, with the channels that are not there already.
 
     Args:
         base: what its /opt/ml is for `train`.
@@ -103,7 +103,7 @@ class Parcel:
 
 
 def below(folder: str, name: str, *, follow: bool, inside: tuple[str, ...] = ()) -> Iterator[Member]:
-    """What is in a folder, folders first; with `follow` what links lead to instead of them, but never in a circle."""
+    """Yields what is in a folder, folders first; with `follow` what links lead to instead of them, but never in a circle."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -179,7 +179,7 @@ def check_room(machine: Machine, size: int) -> None:
 
 @lru_cache
 def toolkit_digest() -> str:
-    """What this trainshed is known by there: a hash of its files."""
+    """The digest of this trainshed: a hash of its files."""
     found = hashlib.sha256()
     for name, path in _toolkit():
         if os.path.isfile(path):

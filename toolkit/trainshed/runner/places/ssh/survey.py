@@ -1,4 +1,4 @@
-"""Whether the machines of a job can run it: all are looked at at once, and all that is wrong is told together."""
+"""Checks whether the machines of a job can run it: all are looked at at once, and all that is wrong is told together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainshed.base.errors import TrainshedError
 from trainshed.base.units import duration
 
 from .connection import Connection, SshError
-from .machine import Facts, Machine
+from .machine import Machine, MachineFacts
 from .wishes import Options
 
 OLDEST = (3, 10)  # Python that trainshed runs with
@@ -67,7 +67,7 @@ def look_at(connections: Iterable[Connection], options: Options, image: str) -> 
     return machines
 
 
-def faults_of(facts: Facts, options: Options, image: str) -> list[tuple[str, str]]:
+def faults_of(facts: MachineFacts, options: Options, image: str) -> list[tuple[str, str]]:
     """(what is wrong, what to do) of a machine."""
     version = ".".join(map(str, facts.python))
     if image:
@@ -98,7 +98,7 @@ def faults_of(facts: Facts, options: Options, image: str) -> list[tuple[str, str
 
 
 def clocks(machines: Sequence[Machine]) -> list[str]:
-    """What there is to say of clocks that differ."""
+    """Warnings about clocks that differ."""
     return [
         f"the clock of {machine.name} is {duration(abs(machine.facts.ahead))} "
         f"{'ahead of' if machine.facts.ahead > 0 else 'behind'} this machine's: times in logs and records differ so much"
@@ -107,8 +107,8 @@ def clocks(machines: Sequence[Machine]) -> list[str]:
     ]
 
 
-def has_ours(facts: Facts, options: Options) -> bool:
-    """Whether the trainshed that the machine's interpreter has will do."""
+def has_ours(facts: MachineFacts, options: Options) -> bool:
+    """Returns whether the trainshed that the machine's interpreter has will do."""
     known = facts.modules.get("trainshed")
     if options.toolkit == "send" or known is None:
         return False
@@ -116,15 +116,15 @@ def has_ours(facts: Facts, options: Options) -> bool:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """How the hosts reach each other: an address of each, its interface, and two free ports of the first."""
+class RendezvousAddresses:
+    """The way in which the hosts reach each other: an address of each, its interface, and two free ports of the first."""
 
     addresses: tuple[str, ...]
     interfaces: tuple[str, ...]
     ports: tuple[int, int]
 
 
-def meet(machines: Sequence[Machine], options: Options) -> Meeting:
+def meet(machines: Sequence[Machine], options: Options) -> RendezvousAddresses:
     """Finds out by trying: every machine listens, and every other one connects.
 
     Raises:
@@ -158,7 +158,7 @@ def meet(machines: Sequence[Machine], options: Options) -> Meeting:
                        "ssh: {addresses: [10.0.0.1, ...]}")  # fmt: skip
     first, second = json.loads(machines[0].ask("ports").output)
     interfaces = tuple(machine.facts.interface(address) for machine, address in zip(machines, chosen, strict=True))
-    return Meeting(tuple(chosen), interfaces, (int(first), int(second)))
+    return RendezvousAddresses(tuple(chosen), interfaces, (int(first), int(second)))
 
 
 def _candidates(machine: Machine, index: int, options: Options) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a job says of machines that one can ssh to: its field `ssh`."""
+"""Reads what a job says of machines that one can ssh to: its field `ssh`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Options:
 
 
 def read_options(job: Job) -> Options:
-    """What the job's `ssh` says, checked. Raises JobError with everything that is wrong."""
+    """Reads what the job's `ssh` says, checked. Raises JobError with everything that is wrong."""
     place = PlaceFields(job, SSH, _KNOWN)
     if not job.machines:
         place.problem("job.hosts", "is missing: which machines?", "hosts: [user@machine], or --hosts user@a,user@b")

@@ -62,7 +62,7 @@ def without_shell(image: str, engine: Engine, known: dict[str, Any], why: str, s
 
 
 def check_entrypoint(image: str, engine: Engine, known: dict[str, Any]) -> Check:
-    """Whether a command given to the image is what runs; the SDKs run `chmod` this way, users `bash`."""
+    """Checks whether a command given to the image is what runs; the SDKs run `chmod` this way, users `bash`."""
     if is_ours(entrypoint_of(known)):
         return ok("commands", "are trainshed's own, by the ENTRYPOINT")
     if runs_train_only(known):
@@ -79,7 +79,7 @@ def check_entrypoint(image: str, engine: Engine, known: dict[str, Any]) -> Check
 
 
 def check_other_user(image: str, engine: Engine, facts: dict[str, str]) -> Check:
-    """Whether it runs as a user that the image does not know, as `trainshed run` does for callers who are not root."""
+    """Checks whether it runs as a user that the image does not know, as for callers of `trainshed run` who are not root."""
     command = ["train", "--version"] if facts.get("trainshed") else [facts["python"], "-c", "pass"]
     done = engine.run(
         "run", "--rm", "--user", "12345:12345", "--entrypoint", command[0], image, *command[1:], timeout=SECONDS

@@ -1,4 +1,4 @@
-"""What an image's configuration says: ENTRYPOINT, CMD, STOPSIGNAL, variables, volumes, size. Pure."""
+"""The configuration of an image: ENTRYPOINT, CMD, STOPSIGNAL, variables, volumes, size. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def environment_of(known: dict[str, Any]) -> dict[str, str]:
 
 
 def is_gpu_image(known: dict[str, Any]) -> bool:
-    """Whether the image is made for NVIDIA GPUs, as far as its variables tell."""
+    """Returns whether the image is made for NVIDIA GPUs, as far as its variables tell."""
     variables = environment_of(known)
     return any(name.startswith(("CUDA_", "NVIDIA_", "NV_CUDA", "NCCL_VERSION")) for name in variables)
 
@@ -62,12 +62,12 @@ def entrypoint_of(known: dict[str, Any]) -> list[str]:
 
 
 def runs_train_only(known: dict[str, Any]) -> bool:
-    """Whether the image's ENTRYPOINT is `train`, which takes every command for its own argument."""
+    """Returns whether the image's ENTRYPOINT is `train`, which takes every command for its own argument."""
     return any(part.rsplit("/", 1)[-1] == "train" for part in entrypoint_of(known)[-1:])
 
 
 def is_ours(entrypoint: list[str]) -> bool:
-    """Whether it is the command `trainshed`, whose first argument is what to do: `train` for one."""
+    """Returns whether it is the command `trainshed`, whose first argument is what to do: `train` for one."""
     return any(part.rsplit("/", 1)[-1] == "trainshed" for part in entrypoint[-1:])
 
 

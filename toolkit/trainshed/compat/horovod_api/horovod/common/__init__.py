@@ -1,1 +1,1 @@
-"""What Horovod's frameworks share: its exceptions."""
+"""Parts that Horovod's frameworks share: its exceptions."""

@@ -44,7 +44,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init` was called, and `shutdown` was not."""
+    """Returns whether `init` was called, and `shutdown` was not."""
     return session.worker is not None
 
 
@@ -83,7 +83,7 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts have as many processes: always so here."""
+    """Returns whether all hosts have as many processes: always so here."""
     return _place().size == _place().local_size * _place().cross_size
 
 
@@ -94,22 +94,22 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Whether operations go over MPI: never here."""
+    """Returns whether operations go over MPI: never here."""
     return False
 
 
 def mpi_built() -> bool:
-    """Whether operations can go over MPI: never here."""
+    """Returns whether operations can go over MPI: never here."""
     return False
 
 
 def gloo_enabled() -> bool:
-    """Whether operations go over gloo: those on tensors of the CPU do."""
+    """Returns whether operations go over gloo: those on tensors of the CPU do."""
     return True
 
 
 def gloo_built() -> bool:
-    """Whether torch has gloo."""
+    """Returns whether torch has gloo."""
     return bool(dist.is_gloo_available())
 
 
@@ -132,10 +132,10 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether torch is made for CUDA."""
+    """Returns whether torch is made for CUDA."""
     return torch.version.cuda is not None
 
 
 def rocm_built() -> bool:
-    """Whether torch is made for ROCm."""
+    """Returns whether torch is made for ROCm."""
     return torch.version.hip is not None

@@ -1,4 +1,4 @@
-"""What gradients are sent as."""
+"""Compression of gradients: the form in which they are sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What is sent, and what `decompress` needs to know."""
+        """Returns what is sent, and what `decompress` needs to know."""
         raise NotImplementedError
 
     @staticmethod

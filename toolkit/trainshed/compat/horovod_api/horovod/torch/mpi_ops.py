@@ -38,7 +38,7 @@ def synchronize(handle: Handle) -> Any:
 
 
 def poll(handle: Handle) -> bool:
-    """Whether `synchronize` would return at once."""
+    """Returns whether `synchronize` would return at once."""
     return handle.is_over()
 
 

@@ -154,7 +154,7 @@ class Reducer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether reductions have begun that nobody has waited for."""
+        """Tells whether reductions have begun that nobody has waited for."""
         return any(group.handle is not None for group in self._group_of.values())
 
 

@@ -30,7 +30,7 @@ class ProcessSet:
             raise ValueError(f"a process set has each rank once, not {self.ranks}")
 
     def included(self) -> bool:
-        """Whether this rank is one of them."""
+        """Returns whether this rank is one of them."""
         return worker().place.rank in self.ranks
 
     def rank(self) -> int:

@@ -46,7 +46,7 @@ session = _Session()
 
 
 def worker() -> Worker:
-    """What runs operations.
+    """Returns the worker that runs operations.
 
     Raises:
         ValueError: `hvd.init()` was not called.

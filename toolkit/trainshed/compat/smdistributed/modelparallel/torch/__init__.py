@@ -72,7 +72,7 @@ def step(function: Any = None, **options: Any) -> Any:
 
 
 def is_tracing() -> bool:
-    """Whether a step function runs to be recorded, not to train."""
+    """Returns whether a step function runs to be recorded, not to train."""
     return recording()
 
 

@@ -46,7 +46,7 @@ def save(
 def load(
     f: Any, map_location: Any = None, pickle_module: Any = None, partial: bool = True, v3: bool = False, **options: Any
 ) -> Any:
-    """What `save` wrote. Files of a training job are the user's own: they may hold any object.
+    """Loads what `save` wrote. Files of a training job are the user's own: they may hold any object.
 
     States of parts (`local_state_dict`) may come from a pipeline with another number of ranks: each rank takes its share of
     the files, and `load_state_dict` gives every rank what it needs.

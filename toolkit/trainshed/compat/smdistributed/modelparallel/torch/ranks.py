@@ -23,7 +23,7 @@ class CommGroup(Enum):
 
 
 class RankType(Enum):
-    """What a rank's number counts."""
+    """The set of ranks in which a rank's number counts."""
 
     WORLD_RANK = 0
     MP_RANK = 1

@@ -1,4 +1,4 @@
-"""What transformers' Trainer needs to train through this library.
+"""Parts that transformers' Trainer needs to train through this library.
 
 transformers 5 delays the making of the optimizer until the model is wrapped, and then makes none on this path: it is made
 before the scheduler asks for it. Its loss is the one of a single process (`trainer_loss`). It generates with the module that

@@ -127,7 +127,7 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 
 def sum_of(path: Path) -> Path:
-    """Where the checksum of a commit is."""
+    """The path of a commit's checksum."""
     return path.with_name(f"{path.name}.sum")
 
 

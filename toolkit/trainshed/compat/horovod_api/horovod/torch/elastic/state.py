@@ -1,4 +1,4 @@
-"""What elastic scripts keep in step: saved in memory, committed to disk, the same on all ranks."""
+"""State that elastic scripts keep in step: saved in memory, committed to disk, the same on all ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class State:
             self.on_reset()
 
     def register_reset_callbacks(self, callbacks: list[Callable[[], Any]]) -> None:
-        """What is called when the job was started again with more or fewer ranks, before `sync`."""
+        """Registers functions, called when the job was started again with more or fewer ranks, before `sync`."""
         self._callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -68,7 +68,7 @@ class State:
         """Nothing: no host comes or goes."""
 
     def content(self) -> dict[str, Any] | None:
-        """What is committed to disk; None for nothing. Called on all ranks, of which the first one's counts."""
+        """Returns what is committed to disk; None for nothing. Called on all ranks, of which the first one's counts."""
         return None
 
     def load_content(self, content: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ class _Entry:
 
 
 class Agreement:
-    """What all ranks have announced so far.
+    """The operations that all ranks have announced so far.
 
     Args:
         size: how many ranks there are.
@@ -165,7 +165,7 @@ class Agreement:
 
     @property
     def sets_without_first(self) -> bool:
-        """Whether there are process sets that go on when rank 0 has left."""
+        """Tells whether there are process sets that go on when rank 0 has left."""
         return any(0 not in ranks for ranks in self._sets.values())
 
     # --- inside ---

@@ -12,7 +12,7 @@ from ...common.exceptions import HorovodInternalError
 
 
 class Handle:
-    """What the asynchronous functions return; `synchronize` and `poll` take it.
+    """The object that the asynchronous functions return; `synchronize` and `poll` take it.
 
     request: what was announced (agreement.py).
     tensors: what the operation reads, and for allreduce and broadcast writes into.
@@ -48,7 +48,7 @@ class Handle:
             self._over.set()
 
     def is_over(self) -> bool:
-        """Whether waiting would return at once."""
+        """Returns whether waiting would return at once."""
         return self._over.is_set() and (self._finished is None or self._finished.query())
 
     def wait(self, seconds: float) -> bool:
@@ -56,7 +56,7 @@ class Handle:
         return self._over.wait(seconds)
 
     def result(self) -> Any:
-        """What the operation gives; the current stream waits for it.
+        """Returns what the operation gives; the current stream waits for it.
 
         Raises:
             HorovodInternalError: the operation failed.
