@@ -14,7 +14,14 @@ from support.offenders import check_each, no_offenders
 from support.paths import ROOT, TOOLKIT
 from support.sources import tree_of
 
-FACES = ("trainshed.checkpoint", "trainshed.compiler", "trainshed.parallel", "trainshed.parallel.data", "trainshed.runner")
+FACES = (
+    "trainshed",
+    "trainshed.checkpoint",
+    "trainshed.compiler",
+    "trainshed.parallel",
+    "trainshed.parallel.data",
+    "trainshed.runner",
+)
 
 # Beside the faces: what pages, examples and ready programs have told people to import, at any time.
 TOLD = (
@@ -36,7 +43,8 @@ TOLD = (
 def typed_names(tree: ast.Module) -> set[str]:
     """The names that type checkers see: what the file imports for them alone."""
     blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    imports = [node for block in blocks for node in ast.walk(block) if isinstance(node, ast.ImportFrom)]
+    stub = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level]  # of `__init__.pyi` alone
+    imports = [node for block in (*blocks, *stub) for node in ast.walk(block) if isinstance(node, ast.ImportFrom)]
     return {alias.asname or alias.name for node in imports for alias in node.names}
 
 
@@ -49,7 +57,9 @@ def test_a_faces_list_is_sorted_and_names_nothing_twice() -> None:
 def test_a_faces_list_holds_what_type_checkers_see() -> None:
     found = {}
     for face in FACES:
-        tree = tree_of(TOOLKIT / Path(*face.split(".")) / "__init__.py")
+        file = TOOLKIT / Path(*face.split(".")) / "__init__.py"
+        stub = file.with_suffix(".pyi")
+        tree = tree_of(stub if stub.exists() else file)
         own = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
         seen = typed_names(tree) | {name for name in own if not name.startswith("_")}
         found[face] = seen ^ set(importlib.import_module(face).__all__)
@@ -82,7 +92,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_type_checkers_of_users_see_our_types() -> None:
     assert (TOOLKIT / "trainshed" / "py.typed").read_text() == ""
-    assert 'trainshed = ["py.typed", "studio/ui/static/*"]' in (ROOT / "pyproject.toml").read_text()
+    assert 'trainshed = ["py.typed", "*.pyi", "studio/ui/static/*"]' in (ROOT / "pyproject.toml").read_text()
 
 
 @pytest.mark.torch

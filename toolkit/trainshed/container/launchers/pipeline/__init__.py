@@ -74,13 +74,14 @@ def missed(plan: LaunchPlan) -> Failure | None:
     begun = next((spec.env[PIPELINE_BEGUN] for spec in plan.shown if PIPELINE_BEGUN in spec.env), "")
     if not begun or os.path.exists(begun):
         return None
+    from trainshed.base.errors import EXIT_USER
     from trainshed.contract.outcome import Failure
 
     return Failure(
         kind="UserError",
         summary="the distribution is pipeline, and the script never began one: each rank has trained a model of its own, "
         "all into one folder",
-        exit_code=1,
+        exit_code=EXIT_USER,
         hint="import trainshed.parallel as pipe, call pipe.init(), and wrap model and optimizer (docs/pipeline.md); a loop "
         "with DDP wants distribution: torchrun, any other one rank",
     )
