@@ -56,7 +56,8 @@ MAY_KNOW: dict[str, set[str]] = {
     "cli": {*RUNNER_PARTS, "container", "checkpoint", "metrics", "observe", "algorithms", "data"},
     "__main__": {"cli"},
     # Inside the user's process each part knows itself and the ground.
-    **dict.fromkeys(("checkpoint", "autopatch", "metrics", "observe", "data", "compiler"), GROUND),
+    **dict.fromkeys(("checkpoint", "autopatch", "metrics", "data", "compiler"), GROUND),
+    "observe": {*GROUND, "metrics"},  # whose steps stand in where none were measured
     "parallel": {*GROUND, "checkpoint", "machine"},  # its checkpoints go through the same engine
     "parallel/commands": {*GROUND, "cli", "parallel"},
     "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
@@ -67,7 +68,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/lineage": RUNNER_PARTS,
     "studio/tracking": {*RUNNER_PARTS, "metrics"},
     "studio/ui": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
-    "studio/catalogue": {*RUNNER_PARTS, "metrics", "studio/pages"},
+    "studio/catalogue": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/compare": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/run_report": {*RUNNER_PARTS, "studio/pages"},
     "studio/watch": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
