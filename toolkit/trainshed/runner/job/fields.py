@@ -372,6 +372,10 @@ FIELDS = _kept(
         request="ResourceConfig.KeepAlivePeriodInSeconds",
     ),
     Field(
+        "host_price", "number", "what an hour of a host costs, in any currency: lost time is told in it (docs/goodput.md)",
+        default=0.0, low=0, high=1e6,
+    ),
+    Field(
         "grace_seconds", "number", "time from a stop signal to SIGKILL (default: 110)",
         default=DEFAULT_GRACE, low=0, high=DAY, flags=("--grace",), metavar="SECONDS",
         group="course", setting="trainshed_grace_seconds",
