@@ -1,9 +1,8 @@
-"""What a rank does before its steps: when its process began, and for how long it looks for modules."""
+"""What a rank does before its steps: for how long it looks for modules."""
 
 from __future__ import annotations
 
 import importlib.abc
-import os
 import sys
 import time
 
@@ -43,14 +42,3 @@ class Imports(importlib.abc.MetaPathFinder):
         """Not any more."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-
-
-def process_began() -> float:
-    """When this process was started, seconds since 1970, after proc(5): in ticks since the machine's start."""
-    try:
-        with open("/proc/self/stat") as file:
-            ticks = int(file.read().rpartition(")")[2].split()[19])
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return time.time()
-    return time.time() - max(0.0, age)

@@ -10,10 +10,11 @@ import functools
 import os
 import time
 
+from trainshed.base.process_age import process_began
 from trainshed.base.voice import tell
 from trainshed.contract.wire.step_profile import step_profile_of
 
-from .beginning import Imports, process_began
+from .beginning import Imports
 from .pacing import Pacing
 from .segments import Segments
 from .tracer import Tracer

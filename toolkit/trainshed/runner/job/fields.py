@@ -21,6 +21,7 @@ from trainshed.contract.distributions import DEFAULT, OTHERS, TRAITS, added
 from trainshed.contract.hyperparameters import ARGV_STYLES
 from trainshed.contract.settings import ENGINES, FINGERPRINTS, REDUCTIONS, SERVERS
 from trainshed.contract.wire import compile_plan
+from trainshed.contract.wire.checkpoint_every import FORM as EVERY_FORM
 
 from .job import DEFAULT_GRACE
 from .places import BUILT_IN
@@ -247,6 +248,10 @@ CHECKPOINTS = (
     Field(
         "auto", "switch", "make transformers' and Lightning's Trainer use it", default=False,
         attribute="checkpoint_auto",
+    ),
+    Field(
+        "every", "text", "auto: an interval found by measurement (docs/goodput.md); with bounds: auto,least=30s,most=20m",
+        default="", pattern=EVERY_FORM, attribute="checkpoint_every", setting="trainshed_checkpoint_every",
     ),
     Field(
         "copy_to", "text", "storage that gets a copy of every checkpoint, like s3://bucket/run",
