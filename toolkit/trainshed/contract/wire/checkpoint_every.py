@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from trainshed.base.record import Record
+from trainshed.base.units import seconds_of
 
 FORM = r"auto(,(least|most|between)=[0-9]{1,7}(\.[0-9]{1,3})?[smhd]?)*"
 SHORTEST = 5.0  # seconds; a shorter interval gains nothing noticeable
 LONGEST = 3600.0  # seconds
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Every(Record):
@@ -32,12 +32,7 @@ def read_every(text: str) -> Every:
     if not re.fullmatch(FORM, text):
         raise ValueError("must be auto, or like auto,least=30s,most=20m,between=8h")
     given = dict(word.split("=") for word in text.split(",")[1:])
-    every = Every(True, **{name: _seconds(value) for name, value in given.items()})
+    every = Every(True, **{name: seconds_of(value) or 0.0 for name, value in given.items()})
     if not 0 < every.least <= every.most or ("between" in given and not every.between):
         raise ValueError("must have 0 < least <= most, and a time between interruptions")
     return every
-
-
-def _seconds(text: str) -> float:
-    number = text.rstrip("smhd")
-    return float(number) * _SECONDS[text[len(number) :]]
