@@ -161,7 +161,8 @@ class Columns:
             for key, track in tracks.items():
                 told = zip(track.times, track.steps, strict=True)
                 found.setdefault(key, []).extend((when, int(step)) for when, step in told if step == step)
-        return sorted(max(found.values(), key=len, default=[]))
+        most = max(found, key=lambda key: len(found[key]), default=None)
+        return sorted(found[most]) if most is not None else []
 
     def _read_events(self, output: str) -> None:
         """TensorBoard's event files are read anew where they have grown, for a small part of the time."""

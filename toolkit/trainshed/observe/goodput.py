@@ -57,17 +57,16 @@ def told(ledger: Ledger, price: float = 0.0, hosts: int = 0) -> dict[str, Any]:
 
 def share_of(goodput: object) -> float | None:
     """The share that JSON values as `told` makes them hold, 0 to 1; None for none, or for anything else."""
-    share = goodput.get("Share") if isinstance(goodput, dict) else None
-    return float(share) if _is_number(share) and 0 <= share <= 1 else None
+    share = _number(goodput.get("Share")) if isinstance(goodput, dict) else None
+    return share if share is not None and 0 <= share <= 1 else None
 
 
 def headline(goodput: Mapping[str, Any]) -> str:
     """`97.2 % of 2 h 03 min`, with its price where there is one; "" where the share is not known."""
-    share, wall = share_of(goodput), goodput.get("WallSeconds")
-    if share is None or not _is_number(wall):
+    share, wall, cost = share_of(goodput), _number(goodput.get("WallSeconds")), _number(goodput.get("Cost"))
+    if share is None or wall is None:
         return ""
-    cost = goodput.get("Cost")
-    paid = f", {cost * (1 - share):.2f} of {cost:.2f} lost" if _is_number(cost) else ""
+    paid = f", {cost * (1 - share):.2f} of {cost:.2f} lost" if cost is not None else ""
     return f"{_per_cent(share)} of {duration(wall)}{paid}"
 
 
@@ -84,12 +83,14 @@ def rows(goodput: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _loss(one: object) -> str:
-    if not isinstance(one, dict) or one.get("Account") not in ACCOUNTS or not _is_number(one.get("Share")):
+    account = ACCOUNTS.get(str(one.get("Account"))) if isinstance(one, dict) else None
+    if account is None or not isinstance(one, dict):
         return ""
-    account = ACCOUNTS[one["Account"]]
-    seconds = f"{duration(one['Seconds'])}" if _is_number(one.get("Seconds")) else ""
-    cost = f"{one['Cost']:.2f}" if _is_number(one.get("Cost")) else ""
-    return f"{account.words} {_per_cent(one['Share'])} ({', '.join(filter(None, (seconds, cost)))}): {account.remedy}"
+    share, seconds, cost = (_number(one.get(name)) for name in ("Share", "Seconds", "Cost"))
+    if share is None or seconds is None:
+        return ""
+    paid = f", {cost:.2f}" if cost is not None else ""
+    return f"{account.words} {_per_cent(share)} ({duration(seconds)}{paid}): {account.remedy}"
 
 
 def _seconds(sums: Mapping[str, int]) -> dict[str, float]:
@@ -100,5 +101,5 @@ def _per_cent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+def _number(value: object) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value else None

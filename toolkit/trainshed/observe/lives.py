@@ -18,6 +18,7 @@ from .steps import Window
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
 FULL = 1.0  # seconds of a window that was written because it was long enough
 _CELLS = 256  # in which ranks are compared with each other
@@ -179,7 +180,7 @@ def _within(window: Window, begin: float, done_before: float, slow: float) -> li
 # --- who waits for whom ---
 
 
-def slow_waits(ranks: Mapping[object, Sequence[Life]]) -> dict[object, list[float]]:
+def slow_waits(ranks: Mapping[Any, Sequence[Life]]) -> dict[Any, list[float]]:
     """By rank, for each window of its lives in order, the seconds that it waited longer than the rank that waited least.
 
     What all ranks wait is the exchange itself. What the others wait beyond that is for the slowest, which waits least.

@@ -377,12 +377,16 @@ def _mark_copies(meter: Meter, tensor: Any) -> None:
 
 
 def _mark_checkpointer(meter: Meter, module: ModuleType) -> None:
-    for name, marked in (
-        *((name, meter.counted) for name in ("step", "save")),
-        *((name, functools.partial(meter.inside, phase="checkpoint")) for name in ("wait", "close")),
-        ("restore", lambda function: meter.marked(function, lambda *_: None, meter.restored)),
-    ):
-        setattr(module.Checkpointer, name, marked(getattr(module.Checkpointer, name)))
+    def restoring(function: Callable[..., Any]) -> Callable[..., Any]:
+        return meter.marked(function, lambda *_: None, meter.restored)
+
+    def waiting(function: Callable[..., Any]) -> Callable[..., Any]:
+        return meter.inside(function, "checkpoint")
+
+    found = module.Checkpointer
+    marks = {"step": meter.counted, "save": meter.counted, "wait": waiting, "close": waiting, "restore": restoring}
+    for name, mark in marks.items():
+        setattr(found, name, mark(getattr(found, name)))
 
 
 _INSTALL: dict[str, Callable[[Meter, ModuleType], None]] = {

@@ -25,7 +25,6 @@ from ..places import Queue, acting
 from ..places.container_engine import EngineError
 from ..state import index
 from ..state.identity import owner_of, send
-from ..state.run_goodput import goodput_of
 from ..state.stored import Stored, load, refuse_masked
 from .recover import remove_leftovers, settle, still_running
 
@@ -54,8 +53,6 @@ def public_status(run: Stored, environ: Mapping[str, str]) -> dict[str, Any]:
         _, more = state_of(run, environ)
         data |= {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": more}
         data.setdefault("Trainshed", {})["Lost"] = True
-    if run.status and (goodput := goodput_of(run)) is not None:
-        data.setdefault("Trainshed", {})["Goodput"] = goodput
     return dict(data)
 
 

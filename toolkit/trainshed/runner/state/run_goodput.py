@@ -35,7 +35,10 @@ def measured(folder: str, status: Mapping[str, Any], price: float = 0.0, now: fl
         now: seconds since 1970; 0 for a run that does not go on.
     """
     attempts = [[_host(folder, output, data) for output, data in hosts] for hosts in attempts_of(folder)]
-    ledger = job_ledger(status, attempts, now)
+    try:
+        ledger = job_ledger(status, attempts, now)
+    except (ArithmeticError, ValueError):  # numbers that nobody measured
+        return None
     resources = status.get("ResourceConfig")
     hosts = resources.get("InstanceCount") if isinstance(resources, dict) else 0
     return None if ledger is None else told(ledger, price, hosts if type(hosts) is int else 0)
@@ -44,7 +47,7 @@ def measured(folder: str, status: Mapping[str, Any], price: float = 0.0, now: fl
 def note_goodput(status: StatusFile, run: Run) -> None:
     """Notes the goodput of a run that is about to end; costs that note at worst, never the run."""
     try:
-        found = measured(run.folder, status.data, price_of({"host_price": run.job.host_price}), time.time())
+        found = measured(run.folder, status.data, run.job.host_price, time.time())
     except Exception as error:  # of files that the hosts have written: how the run ended does not depend on them
         found = {"Problem": f"{type(error).__name__}: {error}"[:200]}
     if found is not None:

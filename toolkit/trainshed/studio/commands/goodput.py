@@ -98,7 +98,9 @@ def _table(case: Case, hosts: int, price: float, found: list[tuple[str, Expected
         f"{hosts:,} host{'s' if hosts > 1 else ''}, interrupted every {duration(case.between)} on average; a checkpoint "
         f"stalls {duration(case.stall)}, starting again takes {duration(case.restart)}\n\n"
     )
-    rows = [("MEASURE", "CHECKPOINT EVERY", "GOODPUT", "DONE AGAIN", "STALLS", "STARTING", "LOST A DAY")]
+    rows: list[tuple[str, ...]] = [
+        ("MEASURE", "CHECKPOINT EVERY", "GOODPUT", "DONE AGAIN", "STALLS", "STARTING", "LOST A DAY")
+    ]
     for name, one in found:
         lost = _lost(one, hosts, price)
         cost = f"{lost['lost']:,.2f}" if price else f"{lost['lost_host_hours']:,.1f} host hours"
