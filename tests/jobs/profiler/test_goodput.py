@@ -111,3 +111,16 @@ def test_a_job_without_a_profile_is_told_by_its_metrics_over_all_that_befalls_it
     assert kinds(found) == ["start", "restart", "attempt", "restart", "resume"]
     assert [part["Seconds"].get("again", 0) > 0 for part in found["Parts"]] == [False, True, True, True, True]
     assert "importing" not in found["Seconds"] and found["Seconds"]["starting"] > 0
+
+
+@pytest.mark.torch
+def test_a_job_may_have_its_interval_found_whatever_the_script_says(project: Project) -> None:
+    every = "auto,least=0.1s,most=0.2s,between=1h"
+    project.write({"train.py": MEASURED.replace("step == 37", "step < 0")})
+    project.write({"job.yaml": f'program: train.py\ncheckpoints: {{every: "{every}"}}\n'})
+    done = project.trainshed("run", "job.yaml")
+
+    assert done.status == 0, done.stdout + done.stderr
+    assert "trainshed: a checkpoint every 0.2 s: one costs " in done.stderr
+    assert "1 h 00 min lie between interruptions (as given)" in done.stderr
+    assert {int(path.name[5:]) % 10 for path in (project.run / "checkpoints").glob("step-*")} != {0}
