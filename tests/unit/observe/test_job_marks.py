@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from trainshed.observe import job_marks
 from trainshed.observe.goodput import headline, losses, rows, share_of, told
 from trainshed.observe.job_marks import HostFiles, job_ledger
-from trainshed.observe.steps import Window, line_of
+from trainshed.observe.steps import RankSteps, Window, line_of
 
 START = 1_790_000_000.0
 
@@ -234,3 +235,28 @@ def test_the_largest_losses_are_told_with_what_lowers_them_and_what_they_cost(tm
     assert [name for name, _ in rows(goodput)] == ["goodput", ""]
     assert rows({"Share": 2}) == rows({"Share": "x", "WallSeconds": 1}) == rows(None) == []
     assert losses({"Losses": [1, {"Account": "x"}, {"Account": "steps"}]}) == []
+
+
+def test_of_many_ranks_some_stand_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_marks, "MOST_RANKS", 3)
+    read: list[str] = []
+    one = job_marks.read_rank
+
+    def noted(path: str) -> RankSteps | None:
+        read.append(Path(path).name[:13])
+        return one(path)
+
+    monkeypatch.setattr(job_marks, "read_rank", noted)
+    hosts = []
+    for number in range(1, 6):
+        name = f"algo-{number}"
+        folder = tmp_path / name / "profiler" / "steps"
+        folder.mkdir(parents=True)
+        for rank in (2, 10):
+            head = json.dumps({"Facts": {"Rank": rank, "Host": name}}) + "\n"
+            (folder / f"{name}.rank-{rank}.1-2.json").write_text(head + line_of(Window(START + 9, 8, 8, 4.0, 1.0, {})))
+        hosts.append(HostFiles(name, str(tmp_path / name), record(("preparing", 0, 5), ("training", 5, 5))))
+    ledger = job_ledger({}, [hosts], 0.0)
+
+    assert ledger is not None and ledger.accounts == {"steps": 4_000_000, "starting": 5_000_000, "other": 1_000_000}
+    assert read == ["algo-1.rank-2", "algo-2.rank-2", "algo-4.rank-2"]

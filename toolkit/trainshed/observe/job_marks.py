@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from datetime import datetime
 
+from trainshed.base.files import listed
 from trainshed.base.record import Record
 
 from .ledger import PAUSED, Cut, Ledger, Span, ledger_of
 from .lives import Life, slow_waits, spans_of, with_tail
 from .place import profiler_folder
-from .steps import Window, read_steps
+from .steps import FOLDER, Window, read_rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from .steps import RankSteps
@@ -31,7 +33,9 @@ _OF_STATUS = {
     "Pending": "capacity",
 }
 _BAD = ("Failed", "Interrupted", "Stopped")
+MOST_RANKS = 256  # that are read: a few seconds; of larger jobs some hosts, and some ranks of each, stand for all
 _READING = 3.0  # seconds that reading metrics may take
+_RANK = re.compile(r"\.rank-([0-9]{1,7})\.")
 _LATEST = 1e11  # seconds since 1970 that a year of four digits has
 
 
@@ -65,8 +69,8 @@ def job_ledger(status: Mapping[str, Any], attempts: Sequence[Sequence[HostFiles]
     if not 0 < begin < end:
         return None
     runner = _of_runner(status, attempts, end)
-    names = dict.fromkeys(host.name for hosts in attempts for host in hosts)
-    ranks = {name: _ranks(attempts, name, end) for name in names}
+    names = _some(list(dict.fromkeys(host.name for hosts in attempts for host in hosts)))
+    ranks = {name: _ranks(attempts, name, end, max(1, MOST_RANKS // len(names))) for name in names}
     lives = {(name, rank): found for name, by_rank in ranks.items() for rank, found in by_rank.items()}
     slow = slow_waits(lives)
     spans = {}
@@ -196,13 +200,30 @@ def _saved(record: Mapping[str, Any], moment: float) -> float | None:
 # --- what the ranks note ---
 
 
-def _ranks(attempts: Sequence[Sequence[HostFiles]], name: str, end: float) -> dict[int, list[Life]]:
+def _some(names: list[str]) -> list[str]:
+    """All names, or some that lie evenly among them."""
+    most = min(len(names), MOST_RANKS)
+    return [names[number * len(names) // most] for number in range(most)]
+
+
+def _measured(hosts: Sequence[HostFiles], name: str, most: int) -> Iterator[RankSteps]:
+    """What the first ranks of a host have written, all their lives."""
+    found: dict[int, list[str]] = {}
+    for folder in dict.fromkeys(f"{profiler_folder(host.output)}/{FOLDER}" for host in hosts):
+        for file in listed(folder):
+            match = _RANK.search(file, len(name.replace("/", "_")))
+            if file.startswith(f"{name.replace('/', '_')}.rank-") and file.endswith(".json") and match:
+                found.setdefault(int(match[1]), []).append(f"{folder}/{file}")
+    for rank in sorted(found)[:most]:
+        yield from filter(None, map(read_rank, found[rank]))
+
+
+def _ranks(attempts: Sequence[Sequence[HostFiles]], name: str, end: float, most: int) -> dict[int, list[Life]]:
     """The lives of a host's ranks, by rank; from its metrics, as those of one rank, where no steps were measured."""
     found: dict[int, list[Life]] = {}
     own = [host for hosts in attempts for host in hosts if host.name == name]
-    for measured in read_steps(*(profiler_folder(host.output) for host in own)):
-        if measured.facts.get("Host", name) == name:
-            found.setdefault(measured.rank, []).append(_life(measured, own, end))
+    for measured in _measured(own, name, most):
+        found.setdefault(measured.rank, []).append(_life(measured, own, end))
     if found:
         return found
     lives = [life for host in own for life in _from_metrics(host, _trained(host.record, end))]
