@@ -15,8 +15,6 @@ from trainshed.contract.wire.fingerprints import RECORD_KEY
 from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.machine.installed import environment, installed, normalized
 
-from ..supervisor.progress import newest_checkpoint
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -140,7 +138,16 @@ class RunRecord:
 
     def _newest(self) -> dict[str, Any]:
         """The newest checkpoint there is: what ranks did after it was `saved` is lost."""
-        step, saved = newest_checkpoint(self.data["paths"]["checkpoints"])
+        folder = self.data["paths"]["checkpoints"]
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            names = []
+        if not names:
+            return {"step": -1, "saved": 0.0}
+        from ..supervisor.progress import newest_checkpoint
+
+        step, saved = newest_checkpoint(folder)
         return {"step": step, "saved": round(saved, 3)}
 
     def held_up(self, episodes: list[dict[str, Any]]) -> None:
