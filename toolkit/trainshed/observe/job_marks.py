@@ -34,7 +34,7 @@ _OF_STATUS = {
 }
 _BAD = ("Failed", "Interrupted", "Stopped")
 MOST_RANKS = 256  # that are read: a few seconds; of larger jobs some hosts, and some ranks of each, stand for all
-_READING = 3.0  # seconds that reading metrics may take
+_READING, _LEAST_READING = 3.0, 0.1  # seconds that reading metrics may take, of all hosts and of each
 _RANK = re.compile(r"\.rank-([0-9]{1,7})\.")
 _LATEST = 1e11  # seconds since 1970 that a year of four digits has
 
@@ -70,7 +70,7 @@ def job_ledger(status: Mapping[str, Any], attempts: Sequence[Sequence[HostFiles]
         return None
     runner = _of_runner(status, attempts, end)
     names = _some(list(dict.fromkeys(host.name for hosts in attempts for host in hosts)))
-    ranks = {name: _ranks(attempts, name, end, max(1, MOST_RANKS // len(names))) for name in names}
+    ranks = {name: _ranks(attempts, name, end, len(names)) for name in names}
     lives = {(name, rank): found for name, by_rank in ranks.items() for rank, found in by_rank.items()}
     slow = slow_waits(lives)
     spans = {}
@@ -218,15 +218,19 @@ def _measured(hosts: Sequence[HostFiles], name: str, most: int) -> Iterator[Rank
         yield from filter(None, map(read_rank, found[rank]))
 
 
-def _ranks(attempts: Sequence[Sequence[HostFiles]], name: str, end: float, most: int) -> dict[int, list[Life]]:
-    """The lives of a host's ranks, by rank; from its metrics, as those of one rank, where no steps were measured."""
+def _ranks(attempts: Sequence[Sequence[HostFiles]], name: str, end: float, hosts: int) -> dict[int, list[Life]]:
+    """The lives of a host's ranks, by rank; from its metrics, as those of one rank, where no steps were measured.
+
+    Args:
+        hosts: how many are read.
+    """
     found: dict[int, list[Life]] = {}
     own = [host for hosts in attempts for host in hosts if host.name == name]
-    for measured in _measured(own, name, most):
+    for measured in _measured(own, name, max(1, MOST_RANKS // hosts)):
         found.setdefault(measured.rank, []).append(_life(measured, own, end))
     if found:
         return found
-    lives = [life for host in own for life in _from_metrics(host, _trained(host.record, end))]
+    lives = [life for host in own for life in _from_metrics(host, _trained(host.record, end), hosts)]
     return {0: lives} if lives else {}
 
 
@@ -249,13 +253,13 @@ def _life(measured: RankSteps, hosts: Sequence[HostFiles], end: float) -> Life:
     return with_tail(life, cut[0]) if cut else life
 
 
-def _from_metrics(host: HostFiles, trained: Sequence[_Trained]) -> list[Life]:
+def _from_metrics(host: HostFiles, trained: Sequence[_Trained], hosts: int) -> list[Life]:
     if not trained:
         return []
     from trainshed.metrics.columns import Columns
 
     columns = Columns()
-    if not columns.read_on([host.output], _READING):
+    if not columns.read_on([host.output], max(_LEAST_READING, _READING / hosts)):
         return []
     points = columns.moments()
     lives = []
