@@ -35,6 +35,7 @@ EXAMPLES = {
     "runs clone": "trainshed runs clone RUN > again.yaml",
     "runs lineage": "trainshed runs lineage RUN --down",
     "runs compare": "trainshed runs compare RUN OTHER",
+    "goodput": "trainshed goodput --hosts 1000 --mtbf 8h",
     "tune": "trainshed tune tune.yaml --max-parallel-jobs 2",
     "steps run": "trainshed steps run pipeline.yaml --param epochs=1",
     "steps status": "trainshed steps status",

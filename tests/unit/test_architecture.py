@@ -41,8 +41,13 @@ RUNNER_PARTS = {*GROUND, "machine", "runner"}
 _STUDIO = {
     f"studio/{room}"
     for room in (
+<<<<<<< HEAD
         *("ui", "pages", "catalogue", "lineage", "tracking", "models", "batches", "tune", "steps", "rules"),
         *("compare", "run_report", "watch"),
+=======
+        *("ui", "pages", "catalogue", "lineage", "tracking", "models", "tune", "steps", "rules"),
+        *("compare", "forecast", "run_report", "watch"),
+>>>>>>> ledger
     )
 }
 MAY_KNOW: dict[str, set[str]] = {
@@ -56,7 +61,8 @@ MAY_KNOW: dict[str, set[str]] = {
     "cli": {*RUNNER_PARTS, "container", "checkpoint", "metrics", "observe", "algorithms", "data"},
     "__main__": {"cli"},
     # Inside the user's process each part knows itself and the ground.
-    **dict.fromkeys(("checkpoint", "autopatch", "metrics", "observe", "data", "compiler"), GROUND),
+    **dict.fromkeys(("checkpoint", "autopatch", "metrics", "data", "compiler"), GROUND),
+    "observe": {*GROUND, "metrics"},  # whose steps stand in where none were measured
     "parallel": {*GROUND, "checkpoint", "machine"},  # its checkpoints go through the same engine
     "parallel/commands": {*GROUND, "cli", "parallel"},
     "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
@@ -67,8 +73,9 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/lineage": RUNNER_PARTS,
     "studio/tracking": {*RUNNER_PARTS, "metrics"},
     "studio/ui": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
-    "studio/catalogue": {*RUNNER_PARTS, "metrics", "studio/pages"},
+    "studio/catalogue": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/compare": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
+    "studio/forecast": {"base"},
     "studio/run_report": {*RUNNER_PARTS, "studio/pages"},
     "studio/watch": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/batches": RUNNER_PARTS,

@@ -101,6 +101,8 @@ def test_a_slow_dataset_is_named_and_a_validation_is_not_taken_for_one(job_tree:
 
     assert verdict(done).startswith("input-bound: ") and "num_workers=0" in verdict(done)
     assert rank.steps == 23, "the first step is like no other"
+    began, ready, first = (rank.facts.pop(name) for name in ("Began", "Ready", "First"))
+    assert began + rank.facts.pop("Imported") <= ready <= first <= rank.windows[0].time
     assert rank.facts | {"Pid": 0} == {
         **{"Rank": 0, "World": 1, "Host": "algo-1", "Ranks": 1, "Pid": 0, "Workers": 0, "Device": "cpu"},
         "Cpus": len(os.sched_getaffinity(0)),

@@ -57,7 +57,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "jobs/notices": ("container/notices",),
     "jobs/parallel": ("parallel", "compat/smdistributed"),
     "jobs/parameter_server": ("container/launchers", "container/cluster"),
-    "jobs/profiler": ("observe", "container/sampling", "container/slow_ranks.py"),
+    "jobs/profiler": ("observe", "container/sampling", "container/slow_ranks.py", "runner/state/run_goodput.py"),
     "jobs/program": ("container/program", "container/intermediate"),
     "jobs/ray": ("runner/places/ray",),
     "jobs/report": ("container/report", "studio/pages"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainshed.base.units import bytes_of
+from trainshed.base.units import bytes_of, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -14,3 +14,11 @@ from trainshed.base.units import bytes_of
 )
 def test_a_size_is_read_as_docker_reads_it(text: str, size: int | None) -> None:
     assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90.0), ("1.5m", 90.0), (" 8h ", 28_800.0), ("2d", 172_800.0), ("", None), ("-1", None), ("1w", None)],
+)
+def test_a_time_is_read_with_its_unit(text: str, seconds: float | None) -> None:
+    assert seconds_of(text) == seconds

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from trainshed.checkpoint.policy import LONGEST, PRIOR_SECONDS, SHORTEST, History, Policy, young
+from trainshed.checkpoint.policy import PRIOR_SECONDS, History, Policy, daly, young
+from trainshed.contract.wire.checkpoint_every import LONGEST, SHORTEST, Every, read_every
 
 
 def test_youngs_interval_is_the_cheapest() -> None:
@@ -37,7 +38,7 @@ def test_a_dearer_checkpoint_comes_less_often() -> None:
         one.saved(0.0, stall)
         intervals.append(one.interval(0.0))
     assert intervals == sorted(intervals)
-    assert intervals[1] == pytest.approx(math.sqrt(2 * 0.1 * PRIOR_SECONDS))
+    assert intervals[1] == pytest.approx(math.sqrt(2 * 0.1 * PRIOR_SECONDS) - 0.1)
 
 
 def test_slower_steps_while_writing_are_part_of_the_cost() -> None:
@@ -88,3 +89,45 @@ def test_the_history_is_handed_on() -> None:
 def test_intervals_that_make_no_sense_are_refused(steps: int | None, seconds: float | None) -> None:
     with pytest.raises(ValueError, match="must be"):
         Policy(steps, seconds, 0.0, History())
+
+
+def test_what_starting_again_costs_makes_checkpoints_rarer() -> None:
+    assert daly(2.0, 1000.0, 0.0) == pytest.approx(young(2.0, 1000.0) - 2.0)
+    assert daly(2.0, 1000.0, 500.0) == pytest.approx(math.sqrt(2 * 2 * 1500) - 2)
+    assert daly(100.0, 1.0, 0.0) == 100.0, "never more often than they can be made"
+
+
+def test_a_job_that_asks_for_it_wins_over_the_script_within_its_bounds() -> None:
+    asked = Policy(10, 1e6, 0.0, History(), read_every("auto,least=1m,most=2m,between=8h"))
+    asked.saved(0.0, 0.05)
+    assert not asked.step_due(10) and asked.interval(0.0) == 60.0
+    assert asked.between(0.0) == 8 * 3600
+    asked.saved(0.0, 50.0)
+    assert asked.interval(0.0) == 120.0
+
+
+def test_what_was_chosen_is_said_with_its_reasons_and_again_when_it_is_another() -> None:
+    one = Policy(None, None, 0.0, History(trained=3600.0, interruptions=2), read_every("auto"))
+    one.restart = 12.0
+    one.saved(0.0, 0.5)
+    assert one.choice(0.0) == (
+        "a checkpoint every 1 min 00 s: one costs 0.5 s, starting again takes 12 s, "
+        "1 h 00 min lie between interruptions (2 so far, one in 2 h assumed before)"
+    )
+    assert one.choice(0.0) == ""
+    one.saved(0.0, 5.0)
+    assert one.choice(0.0).startswith("a checkpoint every 3 min ")
+    plain = policy()
+    plain.saved(0.0, 0.5)
+    assert plain.choice(0.0) == ""
+
+
+@pytest.mark.parametrize("text", ["5m", "auto,", "auto,least=0", "auto,least=2m,most=1m", "auto,between=0", "auto,often=1s"])
+def test_an_interval_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must"):
+        read_every(text)
+
+
+def test_an_interval_that_nobody_asks_for_has_the_usual_bounds() -> None:
+    assert read_every("") == Every() and not Every().asked
+    assert read_every("auto,least=1.5m,between=1d") == Every(True, 90.0, LONGEST, 86400.0)

@@ -13,8 +13,8 @@ from support.runner_project import Project
 
 TABLES = {
     "algorithms", "cache ls", "check-image", "checkpoints", "compare", "data bench", "data show", "describe", "diff",
-    "doctor", "lineage", "ls", "metrics show", "metrics test", "models ls", "models show", "profile", "ps", "show",
-    "status", "steps show", "steps status", "tune",
+    "doctor", "goodput", "lineage", "ls", "metrics show", "metrics test", "models ls", "models show", "profile", "ps",
+    "show", "status", "steps show", "steps status", "tune",
 }  # fmt: skip
 STEPS = "steps:\n  first: {run: {program: train.py}}\n  second: {after: [first], run: {program: train.py}}\n"
 

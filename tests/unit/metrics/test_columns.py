@@ -102,3 +102,13 @@ def test_event_files_count_where_no_metric_has_their_name(tmp_path: Path) -> Non
     write(tmp_path, "a.json", *run([3, 2]))
 
     assert read(tmp_path) == {"loss": [3, 2], "events": [0, 1, 2]}
+
+
+def test_moments_are_those_of_the_metric_that_has_most_steps_of_all_its_processes(tmp_path: Path) -> None:
+    write(tmp_path, "a.json", *run([3, 2, 1]), Point("acc", 0.5, 3.0, 2))
+    write(tmp_path, "b.json", *run([30, 20], first=2, time=100.0), Point("loss", 1.0, 105.0))
+    held = Columns()
+    held.read_on([str(tmp_path)])
+
+    assert held.moments() == [(0.5, 1), (1.5, 2), (2.5, 3), (100.5, 2), (101.5, 3)]
+    assert Columns().moments() == []

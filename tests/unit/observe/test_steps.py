@@ -17,6 +17,7 @@ WINDOW = Window(
     samples=320,
     peaks={"forward": 1 << 30},
     cpu=0.5,
+    at=4120,
 )
 
 

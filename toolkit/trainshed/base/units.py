@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
+_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", re.ASCII)
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -19,6 +21,12 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def seconds_of(text: str) -> float | None:
+    """Seconds: `90`, `90s`, `1.5m`, `8h`, `2d`, else None."""
+    match = _TIME.fullmatch(text.strip())
+    return float(match[1]) * _SECONDS[match[2]] if match else None
 
 
 def size(count: float) -> str:

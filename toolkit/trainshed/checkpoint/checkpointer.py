@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 
+from trainshed.base.process_age import process_began
 from trainshed.base.voice import tell
 from trainshed.contract.paths import Paths
-from trainshed.contract.settings import COPY_TO_VARIABLE, OPTIONS_VARIABLE
+from trainshed.contract.settings import COPY_TO_VARIABLE, EVERY_VARIABLE, OPTIONS_VARIABLE
 from trainshed.contract.wire import checkpoint_trouble
+from trainshed.contract.wire.checkpoint_every import read_every
 
 from . import folder as folders
 from . import ranks as ranks_module
@@ -49,6 +51,8 @@ class Checkpointer:
             training data (`ResumableLoader`, torchdata's StatefulDataLoader, a sampler).
         extra: more such objects, by name.
         every_steps, every_seconds: when to save; with neither, as often as pays off by measurement (`policy`).
+        every: `auto`, which wins over both; bounds and a given time between interruptions like
+            `auto,least=30s,most=20m,between=8h`.
         keep_last: how many checkpoints stay; at least 2, since the newest may turn out damaged.
         keep_every: those at multiples of this many steps stay as well; 0 for none.
         keep_best: name of a metric passed to `step`; the best checkpoint by it stays as well.
@@ -73,6 +77,7 @@ class Checkpointer:
         extra: Mapping[str, Any] | None = None,
         every_steps: int | None = None,
         every_seconds: float | None = None,
+        every: str = "",
         keep_last: int = 3,
         keep_every: int = 0,
         keep_best: str = "",
@@ -85,7 +90,8 @@ class Checkpointer:
             raise ValueError(f"best_is must be 'min' or 'max', not {best_is!r}")
         self.folder = "" if folder is None else os.path.abspath(folder)
         self._intervals = (every_steps, every_seconds)
-        self._policy = Policy(*self._intervals, time.monotonic(), History())
+        self._every = read_every(every)
+        self._policy = Policy(*self._intervals, time.monotonic(), History(), self._every)
         self._states = all_states(
             model, optimizer, {"scheduler": scheduler, "scaler": scaler, "data": data, **(extra or {})}
         )
@@ -116,12 +122,14 @@ class Checkpointer:
         """A Checkpointer for a script that trainshed runs.
 
         The folder is the job's (`SM_CHECKPOINT_DIR`, else /opt/ml/checkpoints). So is `copy_to` (the setting
-        `trainshed_checkpoint_copy_to`), unless it is given.
+        `trainshed_checkpoint_copy_to`), unless it is given. The setting `trainshed_checkpoint_every` wins over the script.
 
         Args:
             arguments: those of the class, without `folder`.
         """
         folder = os.environ.get("SM_CHECKPOINT_DIR") or Paths.from_environment(os.environ).checkpoints
+        if every := os.environ.get(EVERY_VARIABLE, ""):
+            arguments["every"] = every
         return cls(folder, **{"copy_to": os.environ.get(COPY_TO_VARIABLE, ""), **arguments})
 
     def restore(self) -> int:
@@ -159,7 +167,7 @@ class Checkpointer:
 
     def _begin(self, resumed: Resumed) -> None:
         now = time.monotonic()
-        self._policy = Policy(*self._intervals, now, resumed.history)
+        self._policy = Policy(*self._intervals, now, resumed.history, self._every)
         self._stepped_at = now
         self.last_step = resumed.step
 
@@ -177,6 +185,7 @@ class Checkpointer:
             CheckpointError: the writing thread failed (a full disk is only reported, on stderr).
         """
         now = time.monotonic()
+        self._policy.restart = self._policy.restart or time.time() - process_began()
         self._policy.stepped(now - self._stepped_at, self._snapshots.writer.busy)
         self._stepped_at = now
         due = bool(self.folder) and self._policy.step_due(step)
@@ -267,6 +276,8 @@ class Checkpointer:
         self._snapshots.start(step, reason, self._policy.so_far(began).plain(), metrics)
         now = time.monotonic()
         self._policy.saved(now, now - began)
+        if line := self._policy.choice(now):
+            self._say(line)
 
     def _collect(self) -> BaseException | None:
         """Records how the last write ended, if it has; returns an error unless it is reported here, as a full disk is."""

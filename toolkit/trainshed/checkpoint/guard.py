@@ -16,10 +16,12 @@ import os
 import time
 from functools import partial
 
+from trainshed.base.process_age import process_began
 from trainshed.base.voice import tell
 from trainshed.contract.paths import Paths
-from trainshed.contract.settings import COPY_TO_VARIABLE
+from trainshed.contract.settings import COPY_TO_VARIABLE, EVERY_VARIABLE
 from trainshed.contract.wire import checkpoint_trouble
+from trainshed.contract.wire.checkpoint_every import read_every
 
 from . import folder as folders
 from . import foreign_manifest as sealed
@@ -101,7 +103,8 @@ class Guard:
 
             self._copies = Copies(copy_to, self.ranks)
         self._agreement = Agreement(self.ranks, say)
-        self.policy = Policy(None, None, time.monotonic(), History())
+        self._every = read_every(os.environ.get(EVERY_VARIABLE, ""))
+        self.policy = Policy(None, None, time.monotonic(), History(), self._every)
         self.stopping = False
         self.looked = False
         self.resumed = ""
@@ -154,7 +157,7 @@ class Guard:
             if not problems:
                 before = answers[self.ranks.peers[0]][1]
                 history = before.replace(interruptions=before.interruptions + 1)
-                self.policy = Policy(None, None, time.monotonic(), history)
+                self.policy = Policy(None, None, time.monotonic(), history, self._every)
                 self.saved_step = step
                 self.resumed = self.path(step)
                 say(f"resuming from {self.resumed} (verified)")
@@ -205,6 +208,7 @@ class Guard:
             Why to save now: `notice` or `interval`; "" not to save. If it set `stopping`, training ends at this step.
         """
         now = time.monotonic()
+        self.policy.restart = self.policy.restart or time.time() - process_began()
         self.policy.stepped(now - self._step_at, False)
         self._step_at = now
         if not self._agreement.due(step):
@@ -267,6 +271,8 @@ class Guard:
                 self._copy(step, limit, best)
         now = time.monotonic()
         self.policy.saved(now, now - began)
+        if line := self.policy.choice(now):
+            say(line)
         self._step_at = now
         return result
 

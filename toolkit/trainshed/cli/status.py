@@ -14,7 +14,7 @@ from .which import run_of
 def add_arguments(parser: Parser) -> None:
     """The command line."""
     parser.description = (
-        "Shows the state of a run: phases with their seconds, exit status, metrics, and the reason of a failure."
+        "Shows the state of a run: phases with their seconds, goodput, exit status, metrics, and the reason of a failure."
     )
     parser.add_run(acts=False)
     parser.add_argument("--json", action="store_true", help="in the shape of DescribeTrainingJob, plus `Trainshed`")
@@ -24,12 +24,16 @@ def run(options: Namespace) -> int:
     """Prints the state; returns the exit status."""
     from trainshed.runner.control.operations import public_status, state_of
     from trainshed.runner.display.runs import describe
+    from trainshed.runner.state.run_goodput import goodput_of
 
     stored = run_of(options)
     if options.json:
         import json
 
-        print(json.dumps(public_status(stored, os.environ), indent=2))
+        status = public_status(stored, os.environ)
+        if (goodput := goodput_of(stored)) is not None:
+            status.setdefault("Trainshed", {})["Goodput"] = goodput
+        print(json.dumps(status, indent=2))
     else:
         print(visible(describe(stored, state_of(stored, os.environ))), end="")
     return EXIT_SUCCESS

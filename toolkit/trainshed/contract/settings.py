@@ -30,6 +30,7 @@ SERVERS = ("script", "tensorflow")
 REDUCTIONS = ("auto", "exact", "bf16", "powersgd", "off")
 # How the setting `checkpoint_copy_to` reaches the ranks, whether it came as a hyperparameter or as this variable.
 COPY_TO_VARIABLE = of_setting("checkpoint_copy_to")
+EVERY_VARIABLE = of_setting("checkpoint_every")
 OPTIONS_VARIABLE = of_setting("checkpoint_options")
 REDUCE_VARIABLE = of_setting("reduce")
 
@@ -67,6 +68,8 @@ class Settings(Record):
     checkpoint: `auto` puts resumable checkpoints into the trainers of transformers and Lightning (docs/checkpoints.md).
     checkpoint_copy_to: URL of a storage that gets a copy of every checkpoint, such as `s3://bucket/run`
         (docs/checkpoints.md).
+    checkpoint_every: `auto` finds the interval between checkpoints by measurement, whatever the script says; with bounds and
+        a given time between interruptions `auto,least=30s,most=20m,between=8h` (docs/goodput.md).
     checkpoint_options: whose learning rate, momentum and other options hold when a Checkpointer restores: `saved`, or those
         that the script has `given` its optimizers (docs/checkpoints.md).
     notices: `auto` asks the platform for notices of interruption; `off` leaves only stop signals (docs/checkpoints.md).
@@ -116,6 +119,7 @@ class Settings(Record):
     install_timeout_seconds: float = 1800.0
     checkpoint: str = ""
     checkpoint_copy_to: str = ""
+    checkpoint_every: str = ""
     checkpoint_options: str = "saved"
     notices: str = "auto"
     interrupted_exit_code: int = 0
@@ -226,6 +230,13 @@ def _check(key: str, value: Any, written: Any) -> Any:
         return _check_interval(value, written)
     if key == "checkpoint_copy_to" and "://" not in str(value):
         return Problem("", "must be a URL like s3://bucket/run", value=str(written))
+    if key == "checkpoint_every":
+        from .wire.checkpoint_every import read_every
+
+        try:
+            read_every(str(value))
+        except ValueError as error:
+            return Problem("", str(error), value=str(written))
     if key == "rules":
         try:
             wanted_rules(value)

@@ -153,6 +153,17 @@ class Columns:
         found = {**events, **_curves(file.tracks for file in self._files.values())}
         return dict(sorted(found.items(), key=lambda item: item[1].track.times[0]))
 
+    def moments(self) -> list[tuple[float, int]]:
+        """(time, step) of the metric of one rank that has most of them, of all its processes, oldest first."""
+        found: dict[tuple[str, int], list[tuple[float, int]]] = {}
+        events = (tracks for held in self._events.values() for tracks in held.files)
+        for tracks in (*(file.tracks for file in self._files.values()), *events):
+            for key, track in tracks.items():
+                told = zip(track.times, track.steps, strict=True)
+                found.setdefault(key, []).extend((when, int(step)) for when, step in told if step == step)
+        most = max(found, key=lambda key: len(found[key]), default=None)
+        return sorted(found[most]) if most is not None else []
+
     def _read_events(self, output: str) -> None:
         """TensorBoard's event files are read anew where they have grown, for a small part of the time."""
         folder = f"{output}/tensorboard"

@@ -9,7 +9,7 @@ holds what one process measured, one JSON object a line. First, and again where 
 then windows of one or more steps, of at least a second each (longer and longer ones, so that a file stays small):
 
     {"Time": 1790000010.5, "Step": 120, "Steps": 10, "Seconds": 1.02, "Longest": 0.21, "Samples": 320,
-     "Cpu": 0.9, "Phases": {"data": 0.61, "forward": 0.2, ...}, "Peaks": {"forward": 123456789, ...}}
+     "Cpu": 0.9, "At": 4120, "Phases": {"data": 0.61, "forward": 0.2, ...}, "Peaks": {"forward": 123456789, ...}}
 
 A step ends with the optimizer's step, so microbatches that accumulate count as one. `Phases` add up to `Seconds`.
 """
@@ -55,6 +55,7 @@ class Window(Record):
     phases: seconds by names of `PHASES`; they add up to `seconds`.
     peaks: by phase, the most memory that was allocated on the device, bytes; {} on CPUs.
     cpu: seconds of CPU time that the process used meanwhile; None where nobody knows.
+    at: the number of the last of them as the script counts them for its Checkpointer; None where it has none.
     """
 
     time: float
@@ -66,13 +67,16 @@ class Window(Record):
     samples: int | None = None
     peaks: dict[str, int] = {}  # noqa: RUF012
     cpu: float | None = None
+    at: int | None = None
 
 
 class RankSteps(Record):
     """The measurements of one rank in one life of its process.
 
     facts: of its latest `Facts` lines; all may be absent: `World`, `Host`, `Device`, `Workers` (of the loader), `Cpus`
-        (that the rank may use), `Batch` (samples of the loader's batches), `Pid`.
+        (that the rank may use), `Batch` (samples of the loader's batches), `Pid`; of its start, in seconds since 1970:
+        `Began` (the process), `Ready` (its first step began), `First` (that ended); `Imported` (seconds that imports took),
+        `Resumed` (the step that its Checkpointer restored).
     """
 
     rank: int
@@ -142,6 +146,7 @@ def window_of(fields: dict[str, Any]) -> Window | None:
             samples=None if samples is None else int(samples),
             peaks={name: int(value) for name, value in fields.get("Peaks", {}).items()},
             cpu=None if fields.get("Cpu") is None else float(fields["Cpu"]),
+            at=None if fields.get("At") is None else int(fields["At"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
@@ -163,6 +168,8 @@ def line_of(window: Window) -> str:
         fields["Samples"] = window.samples
     if window.cpu is not None:
         fields["Cpu"] = round(window.cpu, 6)
+    if window.at is not None:
+        fields["At"] = window.at
     if window.peaks:
         fields["Peaks"] = window.peaks
     return json.dumps(fields) + "\n"

@@ -17,6 +17,7 @@ from typing import Any
 from trainshed.base.errors import JobError, Problem, TrainshedError
 from trainshed.base.voice import tell
 from trainshed.contract.hyperparameters import SpelledFloat
+from trainshed.observe.goodput import share_of
 
 from .control.detached import start
 from .control.operations import clone, public_status, remove, state_of, stop, to_resume
@@ -26,6 +27,7 @@ from .job import places, read
 from .job.job import Job
 from .job.nodes import Node
 from .job.request import is_job_file, read_file
+from .state.run_goodput import goodput_of
 from .state.stored import Stored, every, load, newest
 from .state.stored import find as find_stored
 
@@ -79,6 +81,16 @@ class Training:
         return {
             metric["MetricName"]: float(metric["Value"]) for metric in self._load().status.get("FinalMetricDataList") or []
         }
+
+    @property
+    def goodput(self) -> float | None:
+        """Which part of its wall clock went to steps that counted, 0 to 1; None where nothing tells (docs/goodput.md)."""
+        return share_of(self.ledger)
+
+    @property
+    def ledger(self) -> dict[str, Any]:
+        """Where its seconds went: `Share`, `Seconds` by account, `Losses`, `Hosts`, `Parts`; {} where nothing is known."""
+        return goodput_of(self._load()) or {}
 
     @property
     def model(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainshed.base.errors import TrainshedError
 from trainshed.base.files import write_atomic
 from trainshed.runner.state.outputs import attempts_of
+from trainshed.runner.state.run_goodput import goodput_of
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.pages.facts import RunFacts, gather
 from trainshed.studio.pages.markup import is_ours
@@ -13,7 +14,7 @@ from trainshed.studio.pages.report import report
 
 def facts_of(run: Stored, seconds: float | None = None) -> RunFacts:
     """What a run's files tell. seconds: how long reading metrics may take; None for as long as it does."""
-    return gather(run.name, attempts_of(run.folder), run.status, seconds=seconds)
+    return gather(run.name, attempts_of(run.folder), run.status, seconds=seconds, goodput=goodput_of(run) or {})
 
 
 def facts_of_job_folder(folder: str) -> RunFacts:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from trainshed.container.supervisor.progress import Progress, newest_step, resumption
+from trainshed.container.supervisor.progress import Progress, newest_checkpoint, newest_step, resumption
 
 
 def test_three_failures_in_a_row_without_a_newer_checkpoint_refuse_a_restart() -> None:
@@ -45,6 +46,15 @@ def test_the_newest_step_is_the_highest_number_in_the_names(names: list[str], st
 
 def test_a_folder_that_does_not_exist_has_no_step(tmp_path: Path) -> None:
     assert newest_step(str(tmp_path / "gone")) == -1
+
+
+def test_the_newest_checkpoint_is_told_with_its_time(tmp_path: Path) -> None:
+    for name, saved in (("step-9", 5.0), ("step-20", 7.0), ("notes", 9.0)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (saved, saved))
+
+    assert newest_checkpoint(str(tmp_path)) == (20, 7.0)
+    assert newest_checkpoint(str(tmp_path / "gone")) == (-1, 0.0)
 
 
 def test_where_a_restart_begins_is_said() -> None:

@@ -111,7 +111,7 @@ def test_a_file_of_accelerates_makes_a_torchrun_job_and_fits_no_other(folder: Pa
 
 
 def test_a_flag_changes_one_thing_about_checkpoints(folder: Path) -> None:
-    text = "program: src/train.py\ncheckpoints: {folder: saved, auto: true, copy_to: 's3://bucket/run'}\n"
+    text = "program: src/train.py\ncheckpoints: {folder: saved, auto: true, every: auto, copy_to: 's3://bucket/run'}\n"
     made = job(folder, text, "--checkpoints", "mine")
     place = f"{folder.parent}/elsewhere/mine"
     assert (made.checkpoints, made.checkpoint_auto, made.checkpoint_copy_to) == (place, True, "s3://bucket/run")
@@ -226,6 +226,7 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
         ("checkpoints: {local_path: /etc}", "must be a separate folder below /opt/ml"),
         ("checkpoints: {local_path: /opt/ml/input}", "must be a separate folder below /opt/ml"),
         ("checkpoints: {auto: sometimes}", "must be true or false"),
+        ("checkpoints: {every: 5m}", "must be auto, or like auto,least=30s,most=20m,between=8h"),
         ("checkpoints: {copy_to: bucket/run}", "must be a URL like s3://bucket/run"),
         ("checkpoints: {copy_to: 'ftp://me:hunter22@host/run'}", "checkpoints.copy_to: contains a secret"),
         ("environment: {A: {envv: B}}", "is not known here (did you mean 'env'?)"),

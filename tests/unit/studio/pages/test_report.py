@@ -58,6 +58,24 @@ def lay(folder: Path, record: dict[str, Any] | None = None, points: list[Point] 
     return folder
 
 
+def test_where_the_time_went_is_told_of_this_host_alone_or_of_the_run(tmp_path: Path) -> None:
+    output = lay(tmp_path, points=[Point("loss", 1.0, 1005.0 + step, step) for step in range(10, 50, 10)])
+    own = Reader(report(gather("a", [[(str(output), f"{output}/data")]], {}))).words
+    told = {
+        "Share": 0.25,
+        "WallSeconds": 60.0,
+        "Seconds": {"steps": 15.0, "x": HOSTILE},
+        "Losses": [HOSTILE],
+        "Hosts": {"a": 1},
+    }
+    whole = Reader(report(gather("a", [[(str(output), f"{output}/data")]], {}, goodput=told)))
+    none = report(gather("a", [[(str(output), f"{output}/data")]], {}, goodput={}))
+
+    assert "goodput 40.0 % of 1 min 40 s" in own and "of this host alone, from the start of `train`" in own
+    assert "goodput 25.0 % of 1 min 00 s" in whole.words and "script" not in whole.tags
+    assert "Where the time of the job went" not in none
+
+
 def test_findings_of_rules_are_told_with_their_place(tmp_path: Path) -> None:
     output = lay(tmp_path)
     finding = {"rule": "LossSpike", "action": "warn", "text": f"loss was 9 {HOSTILE}", "time": 1.0, "step": 7, "rank": 0}

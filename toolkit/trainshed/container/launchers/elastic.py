@@ -20,7 +20,7 @@ from trainshed.base.voice import Voice, tell
 from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST, AGENT_PID
 
-from ..supervisor.progress import Progress, newest_step, resumption
+from ..supervisor.progress import Progress, newest_checkpoint, newest_step, resumption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,11 +65,12 @@ class Observer:
         self.starts += 1
         if self.starts == 1:
             return
-        step = newest_step(self.checkpoints)
+        step, saved = newest_checkpoint(self.checkpoints)
         reason = self.reason or "hosts have joined or left"
         self.reason = ""
         self.say(f"restart {self.starts - 1} with {hosts} host(s) and {world} ranks, {resumption(step)}: {reason}")
-        event = {"at": time.time(), "reason": reason, "hosts": hosts, "ranks": world, "step": step, "attempt": restart}
+        event = {"at": time.time(), "reason": reason, "hosts": hosts, "ranks": world, "attempt": restart}
+        event |= {"step": step, "saved": round(saved, 3)}
         with open(self.events, "a") as file:
             file.write(json.dumps(event) + "\n")
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 import trainshed
-from trainshed.contract.settings import COPY_TO_VARIABLE, OPTIONS_VARIABLE, REDUCE_VARIABLE
+from trainshed.contract.settings import COPY_TO_VARIABLE, EVERY_VARIABLE, OPTIONS_VARIABLE, REDUCE_VARIABLE
 from trainshed.contract.wire.metric_lines import LOGGERS
 from trainshed.contract.wire.rules import TENSOR_STEPS, looks_at_tensors, wanted_rules
 from trainshed.contract.wire.variables import AUTOPATCH, PROBE, STEP_PROFILE, TENSORS
@@ -74,6 +74,8 @@ def fixed_variables(job: TrainingJob, cluster: Cluster, program: Program, enviro
         values[STEP_PROFILE] = _step_profile(job, cluster)
     if job.settings.checkpoint_copy_to:
         values[COPY_TO_VARIABLE] = job.settings.checkpoint_copy_to
+    if job.settings.checkpoint_every:
+        values[EVERY_VARIABLE] = job.settings.checkpoint_every
     if job.settings.reduce:
         values[REDUCE_VARIABLE] = job.settings.reduce
     if job.settings.checkpoint_options != "saved":

@@ -117,6 +117,7 @@ class RunRecord:
         """The script has started; from now on the disk may fill up."""
         self.room = Room(self.data["paths"]["output"])
         self.phase("preparing")
+        self.data.setdefault("resuming", self._newest())
         found = environment()
         self.data["environment"] = found
         self.data["versions"].update(_that_matter(found["packages"]))
@@ -130,9 +131,24 @@ class RunRecord:
     def restarted(self, failure: Failure) -> None:
         """The script failed and is started again."""
         self.phase("training")
-        reason = {"at": time.time(), "reason": failure.summary, "place": failure.place, "exit_code": failure.exit_code}
+        told = {"reason": failure.summary, "place": failure.place, "exit_code": failure.exit_code}
+        reason = {"at": time.time(), **told, **self._newest()}
         self.data.setdefault("restarts", []).append(reason)
         self._others.append(reason)
+
+    def _newest(self) -> dict[str, Any]:
+        """The newest checkpoint there is: what ranks did after it was `saved` is lost."""
+        folder = self.data["paths"]["checkpoints"]
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            names = []
+        if not names:
+            return {"step": -1, "saved": 0.0}
+        from ..supervisor.progress import newest_checkpoint
+
+        step, saved = newest_checkpoint(folder)
+        return {"step": step, "saved": round(saved, 3)}
 
     def held_up(self, episodes: list[dict[str, Any]]) -> None:
         """Ranks that were slower than the others during an attempt, and for which steps."""

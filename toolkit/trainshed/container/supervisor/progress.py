@@ -41,14 +41,25 @@ class Progress(Record):
 
 def newest_step(folder: str) -> int:
     """The highest step in the names of checkpoints (`step-12`, `checkpoint-12`, `model_12.pt` ...); -1 for none."""
+    return newest_checkpoint(folder)[0]
+
+
+def newest_checkpoint(folder: str) -> tuple[int, float]:
+    """The same with when it was last written to, in seconds since 1970; 0 for none."""
+    try:
+        names = [name for name in os.listdir(folder) if not name.startswith(".")]
+    except OSError:
+        return -1, 0.0
+    if not names:
+        return -1, 0.0
     import re
 
+    numbered = [(int(digits[-1]), name) for name in names if (digits := re.findall(r"\d+", name))]
+    step, name = max(numbered, default=(-1, ""))
     try:
-        names = os.listdir(folder)
+        return step, os.stat(f"{folder}/{name}").st_mtime if name else 0.0
     except OSError:
-        return -1
-    numbers = [re.findall(r"\d+", name) for name in names if not name.startswith(".")]
-    return max((int(digits[-1]) for digits in numbers if digits), default=-1)
+        return step, 0.0
 
 
 def resumption(step: int) -> str:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 
+from trainshed.base.process_age import process_began
 from trainshed.base.voice import tell
 from trainshed.contract.wire.step_profile import step_profile_of
 
+from .beginning import Imports
 from .pacing import Pacing
 from .segments import Segments
 from .tracer import Tracer
@@ -32,7 +35,6 @@ _SAVES = {
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
     "safetensors.torch": ("save_file", "save_model"),
 }
-_CHECKPOINTER = ("step", "save", "wait", "close")  # methods of trainshed's own
 
 
 def install(module: ModuleType) -> None:
@@ -87,6 +89,9 @@ class Meter:
         self._exposed = 0.0  # which part of its backward it waits
         self._backwards = 0
         self._steps = 0
+        self._began = process_began()
+        self._imports = Imports(self._began)
+        self._imports.watch()
         self._memory: Callable[[], int] | None = None
         self._peaks: dict[str, int] = {}
 
@@ -144,6 +149,23 @@ class Meter:
             lambda mark, *_: self.segments.inside_ends(phase, mark),
         )
 
+    # --- checkpoints ---
+
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same method of a Checkpointer, which is told the number of a step."""
+
+        def after(mark: float, _: object, __: object, step: Any = None, *___: object) -> None:
+            self.segments.inside_ends("checkpoint", mark)
+            if type(step) is int:
+                self.file.at = step
+
+        return self.marked(function, lambda *_: self.segments.inside_begins(), after)
+
+    def restored(self, _: object, step: Any, *__: object) -> None:
+        """The script goes on from this step."""
+        if type(step) is int:
+            self.file.tell(Resumed=step)
+
     # --- batches ---
 
     def fetched(self, _: object, batch: Any, iterator: Any, *__: object) -> None:
@@ -191,10 +213,23 @@ class Meter:
         try:
             self._note_memory("optimizer")
             self._steps += 1
-            if self.segments.optimizer_ends(id(optimizer)) and self._tracer.step_ended():
+            if not self.segments.optimizer_ends(id(optimizer)):
+                return
+            self._note_beginning()
+            if self._tracer.step_ended():
                 self.segments.restart()
         except Exception as error:
             self.fail(error)
+
+    def _note_beginning(self) -> None:
+        """After the first step: what came before it."""
+        work, self.segments.first_work = self.segments.first_work, None
+        if work is None:
+            return
+        self._imports.leave()
+        now = time.time()
+        told = {"Began": self._began, "Imported": self._imports.seconds, "Ready": now - work, "First": now}
+        self.file.tell(**{name: round(seconds, 3) for name, seconds in told.items()})
 
     def _ended(self, step: Step) -> None:
         """A step is over, and the device has come to its end."""
@@ -342,8 +377,16 @@ def _mark_copies(meter: Meter, tensor: Any) -> None:
 
 
 def _mark_checkpointer(meter: Meter, module: ModuleType) -> None:
-    for name in _CHECKPOINTER:
-        setattr(module.Checkpointer, name, meter.inside(getattr(module.Checkpointer, name), "checkpoint"))
+    def restoring(function: Callable[..., Any]) -> Callable[..., Any]:
+        return meter.marked(function, lambda *_: None, meter.restored)
+
+    def waiting(function: Callable[..., Any]) -> Callable[..., Any]:
+        return meter.inside(function, "checkpoint")
+
+    found = module.Checkpointer
+    marks = {"step": meter.counted, "save": meter.counted, "wait": waiting, "close": waiting, "restore": restoring}
+    for name, mark in marks.items():
+        setattr(found, name, mark(getattr(found, name)))
 
 
 _INSTALL: dict[str, Callable[[Meter, ModuleType], None]] = {

@@ -61,6 +61,8 @@ class Segments:
         self._done, self._now, self.record = done, now, record
         self._thread = 0  # the one that trains, 0 until it is known
         self._optimizer = 0  # id of the one whose steps end a step
+        self.first_work: float | None = None  # seconds of the first step itself, without what it waited for; once known
+        self._met_first = False
         self._started = False  # whether a step has ended: what came before the first one is like no other step
         self._last = self._step_start = now()
         self._inside = 0.0  # seconds since the last cut that belong to something inside
@@ -241,6 +243,11 @@ class Segments:
             self._take_batch()
         step = Step(self._last - self._step_start, self._phases, self._samples or None)
         cuts = self._cuts
+        if not self._met_first:
+            self._met_first = True
+            # Without a loader nobody knows where the first forward began.
+            own = ("forward", "backward", "optimizer", "communication") if self._key else ("backward", "optimizer")
+            self.first_work = sum(self._phases.get(name, 0.0) for name in own)
         self._step_start, self._phases, self._samples, self._cuts = self._last, {}, 0, []
         started, self._started = self._started, True
         if self.record is None or not cuts:

@@ -47,6 +47,7 @@ class WindowFile:
         self._steps, self._seconds, self._longest = 0, 0.0, 0.0
         self._sums: dict[str, float] = {}
         self._samples: int | None = 0
+        self.at: int | None = None  # the latest step by the script's own count
 
     @property
     def steps(self) -> int:
@@ -87,6 +88,7 @@ class WindowFile:
             samples=self._samples,
             peaks=self._peaks(),
             cpu=time.process_time() - self._cpu,
+            at=self.at,
         )
         self._cpu = time.process_time()
         head = json.dumps({"Facts": self._new}) + "\n" if self._new else ""

@@ -36,6 +36,7 @@ from ..places.submission import claim
 from ..state import index
 from ..state.job_json import described
 from ..state.records import fingerprints_of, phases_of
+from ..state.run_goodput import note_goodput
 from ..state.status import StatusFile
 from ..state.stored import Stored, load
 from ..state.verdict import judge, went_on_without
@@ -352,6 +353,7 @@ class Execution:
         metrics.finish()
         if data := fingerprints_of(run.hosts):
             self.status.data["Trainshed"]["Data"] = data
+        note_goodput(self.status, run)
         self.status.ended(verdict, ending, metrics, model, archives or ())
         if self.status.problem:
             screen.say(f"warning: {self.status.problem}")

@@ -11,7 +11,9 @@ from typing import Any
 from trainshed.base.errors import one_line, visible
 from trainshed.base.units import duration
 from trainshed.contract.wire.fingerprints import described, in_shape
+from trainshed.observe.goodput import rows as rows_of_goodput
 
+from ..state.run_goodput import goodput_of
 from ..state.status import savings
 from ..state.stored import Stored
 from .columns import in_columns
@@ -84,6 +86,7 @@ def describe(run: Stored, standing: Standing) -> str:
         text = f"training {data['TrainingTimeInSeconds']}, billable {data['BillableTimeInSeconds']}"
         saved = savings(data)
         rows.append(("seconds", text + (f", savings {saved:.1f} %" if saved is not None else "")))
+    rows += rows_of_goodput(goodput_of(run))
     if "ExitCode" in run.ours:
         rows.append(("exit", str(run.ours["ExitCode"])))
     for channel, hosts in _mapping(run.ours.get("Data")).items():

@@ -10,6 +10,7 @@ from trainshed.base.errors import one_line
 from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration, size
 from trainshed.contract.wire.findings import findings_in
+from trainshed.observe.goodput import rows as rows_of_goodput
 
 from ..files.collect import Archive
 from ..files.ending import Verdict
@@ -47,6 +48,7 @@ def render(
         why = f": {verdict.reason}" if verdict.status == "Stopped" else ""
         rows.append(("exit", f"{verdict.exit_code}{where}{why}"))
     rows += _attempts(about or {})
+    rows += rows_of_goodput(((about or {}).get("Trainshed") or {}).get("Goodput"))
     rows += _metrics(metrics)
     rows += _findings(run)
     if archives:

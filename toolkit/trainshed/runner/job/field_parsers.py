@@ -14,6 +14,7 @@ from trainshed.base.reader import ascii_safe
 from trainshed.base.secrets import mask_text
 from trainshed.contract import hyperparameters
 from trainshed.contract.paths import DEFAULT_BASE
+from trainshed.contract.wire.checkpoint_every import read_every
 
 from .channels import read_channels
 from .checker import Checker, entries, scalar_texts
@@ -159,8 +160,14 @@ def _checkpoints(fields: Checker, row: Field) -> Attributes:
     elif mask_text(copy_to) != copy_to:
         message = "contains a secret; give it as a variable that the storage's package reads"
         inner.problem("copy_to", message, value="")
+    every = inner.read(row.row("every"))
+    try:
+        read_every(every)
+    except ValueError as error:
+        inner.problem("every", str(error))
     return {
         "checkpoints": inner.read(row.row("folder")),
+        "checkpoint_every": every,
         "checkpoint_path": below,
         "checkpoint_auto": inner.read(row.row("auto")),
         "checkpoint_copy_to": copy_to,

@@ -21,6 +21,7 @@ from trainshed.contract.distributions import DEFAULT, OTHERS, TRAITS, added
 from trainshed.contract.hyperparameters import ARGV_STYLES
 from trainshed.contract.settings import ENGINES, FINGERPRINTS, REDUCTIONS, SERVERS
 from trainshed.contract.wire import compile_plan
+from trainshed.contract.wire.checkpoint_every import FORM as EVERY_FORM
 
 from .job import DEFAULT_GRACE
 from .places import BUILT_IN
@@ -249,6 +250,10 @@ CHECKPOINTS = (
         attribute="checkpoint_auto",
     ),
     Field(
+        "every", "text", "auto: an interval found by measurement (docs/goodput.md); with bounds: auto,least=30s,most=20m",
+        default="", pattern=EVERY_FORM, attribute="checkpoint_every", setting="trainshed_checkpoint_every",
+    ),
+    Field(
         "copy_to", "text", "storage that gets a copy of every checkpoint, like s3://bucket/run",
         default="", pattern=r"[a-z][a-z0-9+.-]*://[^\s]+", attribute="checkpoint_copy_to",
         flags=("--copy-to",), metavar="URL", group="course",
@@ -370,6 +375,10 @@ FIELDS = _kept(
         "keep_alive", "duration", "keep packages and data so long for the next run: 10m (docs/warm.md)",
         default=0.0, low=0, high=DAY, flags=("--keep-alive",), metavar="TIME", group="course",
         request="ResourceConfig.KeepAlivePeriodInSeconds",
+    ),
+    Field(
+        "host_price", "number", "what an hour of a host costs, in any currency: lost time is told in it (docs/goodput.md)",
+        default=0.0, low=0, high=1e6,
     ),
     Field(
         "grace_seconds", "number", "time from a stop signal to SIGKILL (default: 110)",

@@ -167,10 +167,11 @@ class Job:
     upload: `s3://` prefix that gets the archives, "" for none.
     checkpoints: folder that outlives the run, "" for one inside the run; checkpoint_path: what the hosts call it, below
         /opt/ml; checkpoint_auto: whether Trainers are made to use it; checkpoint_copy_to: URL of a storage that gets
-        copies, "" for none.
+        copies, "" for none; checkpoint_every: how their interval is found, "" as the script says.
     from_run: the run whose model is the channel `model`, "" for none; parent: which run that is, once it has been found.
     rerun_of: the run that this one makes again; expect_data: digests of which each channel must show one, by channel.
     keep_alive: seconds for which packages and data are kept for the next run, 0 for none.
+    host_price: what an hour of a host costs, in any currency; 0 where nobody says.
     python: interpreter of hosts that are processes, "" for the runner's own.
     retries: how often a failed job is started again.
     spot: None for capacity that nobody takes away.
@@ -196,6 +197,7 @@ class Job:
     output: str = ""
     max_runtime_seconds: float = 0.0
     keep_alive: float = 0.0
+    host_price: float = 0.0
     grace_seconds: float = DEFAULT_GRACE
     metric_definitions: tuple[tuple[str, str], ...] = ()
     resources: Resources = Resources()
@@ -211,6 +213,7 @@ class Job:
     checkpoint_path: str = "checkpoints"
     checkpoint_auto: bool = False
     checkpoint_copy_to: str = ""
+    checkpoint_every: str = ""
     from_run: str = ""
     parent: Parent | None = None
     rerun_of: Parent | None = None

@@ -33,6 +33,7 @@ from ..job.references import look_up, secrets_of
 from ..state import index
 from ..state.job_json import described
 from ..state.records import phases_of
+from ..state.run_goodput import note_goodput
 from ..state.status import StatusFile
 from ..state.stored import Stored, load
 from .base import NOT_HERE, Acting
@@ -264,8 +265,10 @@ def finish(run: Run, verdict: Verdict, ending: Ending, status: StatusFile, metri
     status.to("Uploading")
     archives = collect(run, verdict, screen.status)
     verdict = settled(verdict, archives)
+    note_goodput(status, run)
     status.ended(verdict, ending, metrics, archives[0].path, archives)
-    screen.block(render(run, verdict, phases_of(run.hosts), metrics, archives, time.time() - run.started))
+    seconds = phases_of(run.hosts)
+    screen.block(render(run, verdict, seconds, metrics, archives, time.time() - run.started, status.data))
     return verdict.exit_code
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from trainshed.base.secrets import mask_mapping, mask_text
 from trainshed.contract.hyperparameters import decode_value
 from trainshed.metrics.columns import Columns
+from trainshed.observe.goodput import share_of
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.stored import Stored, load
 from trainshed.studio.pages.timeline import instant, paused
@@ -77,6 +78,7 @@ def facts_of(run: Stored, labelled: labels.Labels) -> dict[str, str | bytes | fl
         "machine": _said(_mapping(run.ours.get("Runner")).get("Machine")),
         "exit": _whole(run.ours.get("ExitCode")),
         "attempts": len(run.ours.get("Attempts") or ()) or None,
+        "goodput": share_of(run.ours.get("Goodput")),
         "parent": _said(_mapping(run.ours.get("FromRun")).get("Run")),
         "group": next(filter(None, map(labelled.tags.get, _GROUPS)), None),
         "note": "\n".join(text for _, text in labelled.notes) or None,

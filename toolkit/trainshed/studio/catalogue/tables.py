@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 2  # of the tables and of what is read into them: a file of another version is made again
+VERSION = 3  # of the tables and of what is read into them: a file of another version is made again
 STATES = ("InProgress", "Stopping", "Completed", "Failed", "Stopped", "Lost")
 
 
@@ -38,6 +38,7 @@ FACTS: dict[str, Fact] = {
     "note": Fact("text", "its notes, one a line"),
     "exit": Fact("number", "its exit status"),
     "attempts": Fact("number", "how often its hosts were started"),
+    "goodput": Fact("number", "which part of its time went to steps that counted, 0 to 1; missing before its end"),
     "parent": Fact("text", "the run whose model it went on from"),
     "id": Fact("text", "its id; missing for a copy"),
     "copy_of": Fact("text", "the folder that this one is a copy of"),

@@ -15,5 +15,6 @@ COMMANDS = {
     "rerun": ("[RUN]", "make a run again: its code, data, packages"),
     "ui": ("", "serve a web page over the runs"),
     "report": ("[RUN]", "write a run's report, one page"),
+    "goodput": ("--mtbf TIME", "compute what interruptions will cost"),
     "compare": ("RUN RUN ...", "compare throughput, loss, time and cost of runs"),
 }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 
 from trainshed.base.files import listed, read_bytes, read_object
 from trainshed.base.record import Record
 from trainshed.base.secrets import mask_leaves, mask_mapping
 from trainshed.contract.wire.findings import Finding, findings_in
 from trainshed.metrics.columns import Columns, Curve
+from trainshed.observe.goodput import told
+from trainshed.observe.job_marks import HostFiles, job_ledger
 from trainshed.observe.place import profiler_folder
 
 TYPE_CHECKING = False
@@ -56,6 +59,7 @@ class RunFacts(Record):
     curves: its metrics.
     status: `status.json` of the runner, {} where there is none.
     whole: whether all metrics have been read.
+    goodput: as `trainshed.observe.goodput` tells it, {} where nothing is known; goodput_of: what it is of, "" for the run.
     """
 
     name: str
@@ -63,6 +67,8 @@ class RunFacts(Record):
     curves: dict[str, Curve]
     status: dict[str, Any] = {}  # noqa: RUF012
     whole: bool = True
+    goodput: dict[str, Any] = {}  # noqa: RUF012
+    goodput_of: str = ""
 
     @property
     def hosts(self) -> tuple[HostFacts, ...]:
@@ -108,6 +114,7 @@ def gather(
     status: dict[str, Any],
     secrets: tuple[str, ...] = (),
     seconds: float | None = None,
+    goodput: dict[str, Any] | None = None,
 ) -> RunFacts:
     """Reads a run.
 
@@ -115,6 +122,7 @@ def gather(
         attempts: for each attempt its hosts' output folders, and the folders of their data (`output/data`).
         secrets: values that are masked wherever they stand.
         seconds: how long reading metrics may take; None for as long as it does.
+        goodput: the run's; None for that of these hosts alone.
     """
     read = read_attempts(attempts, secrets)
     columns = Columns()
@@ -122,7 +130,16 @@ def gather(
     known = [host for attempt in read for host in attempt.hosts]
     job = next((text for host in reversed(known) if (text := mapping(host.record.get("job")).get("name"))), "")
     curves = {str(mask_leaves(curve.name, secrets)): curve for curve in columns.curves().values()}
-    return RunFacts(name or str(mask_leaves(job, secrets)), read, curves, mask_leaves(status, secrets), whole)
+    of = "of this host alone, from the start of `train`" if goodput is None else ""
+    spent = _goodput(read) if goodput is None else goodput
+    return RunFacts(name or str(mask_leaves(job, secrets)), read, curves, mask_leaves(status, secrets), whole, spent, of)
+
+
+def _goodput(attempts: Sequence[Attempt]) -> dict[str, Any]:
+    hosts = [[HostFiles(host.name, host.output, host.record) for host in attempt.hosts] for attempt in attempts]
+    live = any(host.record and not host.record.get("ended") for attempt in hosts for host in attempt)
+    ledger = job_ledger({}, hosts, time.time() if live else 0.0)
+    return told(ledger) if ledger is not None else {}
 
 
 def read_attempts(attempts: Sequence[Sequence[tuple[str, str]]], secrets: tuple[str, ...] = ()) -> tuple[Attempt, ...]:

@@ -17,6 +17,7 @@ from .markup import bounded, document, more, section, table, text
 from .profiled import draw_steps, draw_system
 from .schedule import draw_schedule
 from .style import STYLE
+from .time_spent import draw_spent
 from .timeline import draw_timeline
 
 TYPE_CHECKING = False
@@ -70,6 +71,7 @@ def _fixed(run: RunFacts) -> dict[str, str]:
     return {
         "card": _card(run),
         "failure": _failure(run),
+        "goodput": draw_spent(run.goodput, run.goodput_of),
         "rules": _rules(run),
         "timeline": section("What happened when", draw_timeline(run)),
         "schedule": section("Pipeline schedule", draw_schedule(run)),
@@ -78,7 +80,7 @@ def _fixed(run: RunFacts) -> dict[str, str]:
 
 
 def _page(run: RunFacts, fixed: dict[str, str], charts: str, profile: str, missing: list[str]) -> str:
-    before, after = ("card", "failure", "rules"), ("timeline", "schedule", "settings")
+    before, after = ("card", "failure", "goodput", "rules"), ("timeline", "schedule", "settings")
     body = "".join([*map(fixed.__getitem__, before), charts, profile, *map(fixed.__getitem__, after)])
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     lost = f"; left out, since it would be too large: {text(', '.join(missing))}" if missing else ""

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from trainshed.base.errors import TrainshedError
 from trainshed.runner.control import operations
 from trainshed.runner.state.outputs import attempts_of
+from trainshed.runner.state.run_goodput import goodput_of
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.pages.facts import RunFacts, read_attempts
 from trainshed.studio.pages.report import report
@@ -115,7 +116,8 @@ class Site:
 
     def _report(self, run: Stored) -> str:
         curves, whole = self._plots.curves(run.folder, 10.0)
-        return report(RunFacts(run.name, read_attempts(attempts_of(run.folder)), curves, run.status, whole))
+        spent = goodput_of(run) or {}
+        return report(RunFacts(run.name, read_attempts(attempts_of(run.folder)), curves, run.status, whole, spent))
 
     # --- data ---------------------------------------------------------------------------------------------------------
 

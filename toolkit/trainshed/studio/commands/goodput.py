@@ -1,0 +1,109 @@
+"""`trainshed goodput`: what to expect of a job that is interrupted, and what would raise it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from trainshed.base.errors import EXIT_SUCCESS
+from trainshed.cli.parser import Parser, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainshed.studio.forecast import Case, Expected
+
+_MOST = 1e9  # seconds
+
+
+def add_arguments(parser: Parser) -> None:
+    """The command line."""
+    parser.description = (
+        "Computes the goodput to expect of a job that is interrupted, and what each measure would change. "
+        "`trainshed status` shows the goodput that a run has had."
+    )
+    parser.epilog = "TIME is a number of seconds, or like 30s, 5m, 8h, 2d. docs/goodput.md has the formula."
+    add = parser.add_argument
+    add("--mtbf", default="", metavar="TIME", help="mean time between interruptions of the whole job")
+    add("--host-mtbf", default="", metavar="TIME", help="the same of one host: the job's is this, divided by its hosts")
+    add("--hosts", default="1", metavar="N", help="hosts of the job (default: 1)")
+    add("--stall", default="5s", metavar="TIME", help="for which a checkpoint holds up the steps (default: 5s)")
+    add("--restart", default="2m", metavar="TIME", help="from an interruption to the next step (default: 2m)")
+    add("--every", default="", metavar="TIME", help="between checkpoints (default: the best interval)")
+    add("--price", default="", metavar="NUMBER", help="of a host's hour: what is lost a day, in the same currency")
+    add("--json", action="store_true", help="print an object with the case and a list of measures")
+
+
+def run(options: Namespace) -> int:
+    """Prints the table; returns the exit status. Raises UsageError."""
+    from trainshed.studio.forecast import measures
+
+    hosts, price = _hosts(options.hosts), _price(options.price)
+    case = _case(options, hosts)
+    found = measures(case)
+    if options.json:
+        import json
+
+        told = [{"measure": name, **one.plain(), **_lost(one, hosts, price)} for name, one in found]
+        print(json.dumps({"hosts": hosts, **case.plain(), "measures": told}))
+        return EXIT_SUCCESS
+    print(_table(case, hosts, price, found), end="")
+    return EXIT_SUCCESS
+
+
+def _case(options: Namespace, hosts: int) -> Case:
+    from trainshed.studio.forecast import Case
+
+    if bool(options.mtbf) == bool(options.host_mtbf):
+        raise UsageError("give either --mtbf, of the whole job, or --host-mtbf, of one host")
+    between = _time("--mtbf", options.mtbf) if options.mtbf else _time("--host-mtbf", options.host_mtbf) / hosts
+    every = _time("--every", options.every) if options.every else 0.0
+    return Case(between, _time("--stall", options.stall), _time("--restart", options.restart), every)
+
+
+def _time(flag: str, text: str) -> float:
+    from trainshed.base.units import seconds_of
+
+    seconds = seconds_of(text)
+    if seconds is None or not 0 < seconds <= _MOST:
+        raise UsageError(f"{flag} {text!r} is not a time like 30s, 5m, 8h or 2d")
+    return seconds
+
+
+def _hosts(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= 10_000_000):
+        raise UsageError(f"--hosts {text!r} is not a number of hosts")
+    return int(text[:9])
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text or 0)
+    except ValueError:
+        price = -1.0
+    if not 0 <= price < 1e9:
+        raise UsageError(f"--price {text!r} is not a price")
+    return price
+
+
+def _lost(one: Expected, hosts: int, price: float) -> dict[str, float]:
+    """A day's: hours of hosts, and what they cost."""
+    hours = 24 * hosts * (1 - one.goodput)
+    return {"lost_host_hours": round(hours, 3), **({"lost": round(hours * price, 2)} if price else {})}
+
+
+def _table(case: Case, hosts: int, price: float, found: list[tuple[str, Expected]]) -> str:
+    from trainshed.base.units import duration
+    from trainshed.runner.display.columns import in_columns
+
+    head = (
+        f"{hosts:,} host{'s' if hosts > 1 else ''}, interrupted every {duration(case.between)} on average; a checkpoint "
+        f"stalls {duration(case.stall)}, starting again takes {duration(case.restart)}\n\n"
+    )
+    rows: list[tuple[str, ...]] = [
+        ("MEASURE", "CHECKPOINT EVERY", "GOODPUT", "DONE AGAIN", "STALLS", "STARTING", "LOST A DAY")
+    ]
+    for name, one in found:
+        lost = _lost(one, hosts, price)
+        cost = f"{lost['lost']:,.2f}" if price else f"{lost['lost_host_hours']:,.1f} host hours"
+        shares = (one.goodput, one.again, one.stalled, one.restarting)
+        rows.append((name, duration(one.interval), *(f"{100 * share:.2f} %" for share in shares), cost))
+    return head + in_columns(rows)
