@@ -23,6 +23,7 @@ from ..files.platform_files import input_data_config, shown_hyperparameters
 from ..files.run import Run
 from ..job.job import Job
 from . import identity
+from .outputs import as_final_metrics, metrics_of
 
 MESSAGES = {
     "Starting": "Preparing folders, code and hosts",
@@ -123,6 +124,7 @@ class StatusFile:
         """The last transition.
 
         Args:
+            metrics: what the log has told; its `final` is what all of the run has measured.
             model: path or URI of the model's archive, "" for none.
             archives: what was packed.
         """
@@ -136,10 +138,8 @@ class StatusFile:
             ],
         }
         fields: dict[str, Any] = {"TrainingEndTime": iso(now)}
-        fields["FinalMetricDataList"] = [
-            {"MetricName": name, "Value": _number(series.last), "Timestamp": iso(now)}
-            for name, series in metrics.series.items()
-        ]
+        metrics.final = metrics_of(self.run.folder, metrics.known())
+        fields["FinalMetricDataList"] = as_final_metrics(metrics.final, iso(now))
         self.data["Trainshed"]["Archives"] = [
             {
                 "Path": one.path,
@@ -259,10 +259,6 @@ def _resources(job: Job) -> dict[str, Any]:
         for one in job.instance_groups
     ]
     return {"InstanceGroups": groups, "InstanceCount": job.instances}
-
-
-def _number(value: float) -> float | str:
-    return value if value == value and abs(value) != float("inf") else str(value)
 
 
 def iso(seconds: float) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 
 from trainshed.base.secrets import mask_mapping, mask_text
 from trainshed.contract.hyperparameters import decode_value
-from trainshed.metrics.columns import Columns
-from trainshed.runner.state.outputs import attempts_of
+from trainshed.metrics.reading import Summary
+from trainshed.runner.state.outputs import metrics_in, metrics_of
 from trainshed.runner.state.stored import Stored, load
 from trainshed.studio.pages.timeline import instant, paused
 
 from . import labels
-from .tables import STATES, Measured, Row
+from .tables import STATES, Row
 
 LONGEST = 1000  # characters of a text that is kept
 MOST_VALUES = 1000  # hyperparameters of a run
@@ -86,21 +86,9 @@ def facts_of(run: Stored, labelled: labels.Labels) -> dict[str, str | bytes | fl
     return {**{name: _clean(value) for name, value in facts.items()}, "folder": run.folder}
 
 
-def measured(run: Stored) -> dict[str, Measured]:
-    """The metrics of a run: from its files of metrics, and of those that are in its status alone the last value."""
-    columns = Columns()
-    columns.read_on([f"{run.folder}/output", *(output for attempt in attempts_of(run.folder) for output, _ in attempt)])
-    found: dict[str, Measured] = {}
-    for name, curve in columns.curves().items():
-        values = curve.track.values
-        numbers = [value for value in values if value == value]
-        least, most = (min(numbers), max(numbers)) if numbers else (None, None)
-        found[_text(name)] = Measured(len(values), _number(values[0]), _number(values[-1]), least, most)
-    for one in run.status.get("FinalMetricDataList") or []:
-        name = one.get("MetricName")
-        if isinstance(name, str) and _text(name) not in found and len(found) < MOST_VALUES:
-            found[_text(name)] = Measured(0, None, _float(one.get("Value")), None, None)
-    return found
+def measured(run: Stored) -> dict[str, Summary]:
+    """The metrics of a run, by names that SQLite takes."""
+    return {_text(name): one for name, one in metrics_of(run.folder, metrics_in(run.status)).items()}
 
 
 def hyperparameters(run: Stored) -> dict[str, tuple[float | None, str]]:

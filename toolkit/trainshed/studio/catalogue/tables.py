@@ -8,6 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
 
+    from trainshed.metrics.reading import Summary
+
 VERSION = 2  # of the tables and of what is read into them: a file of another version is made again
 STATES = ("InProgress", "Stopping", "Completed", "Failed", "Stopped", "Lost")
 
@@ -58,16 +60,6 @@ PRAGMA user_version = {VERSION};
 """
 
 
-class Measured(Record):
-    """One metric of a run, None for a value that is not a number. count: 0 where the last value alone is known."""
-
-    count: int
-    first: float | None
-    last: float | None
-    least: float | None
-    most: float | None
-
-
 class Row(Record):
     """One run.
 
@@ -80,7 +72,7 @@ class Row(Record):
     signature: str
     live: bool
     facts: dict[str, str | bytes | float | None]
-    metrics: dict[str, Measured]
+    metrics: dict[str, Summary]
     hps: dict[str, tuple[float | None, str]]
     tags: dict[str, str]
 
@@ -106,7 +98,7 @@ def put(connection: sqlite3.Connection, row: Row, numbers: dict[tuple[str, str],
     connection.executemany(
         "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
-            (number("metric", name), run, one.count, one.first, one.last, one.least, one.most)
+            (number("metric", name), run, one.count, *map(_null, (one.first, one.last, one.least, one.most)))
             for name, one in row.metrics.items()
         ],
     )
@@ -118,6 +110,11 @@ def put(connection: sqlite3.Connection, row: Row, numbers: dict[tuple[str, str],
         "INSERT INTO tags VALUES (?, ?, ?)", [(number("tag", name), run, text) for name, text in row.tags.items()]
     )
     return run
+
+
+def _null(value: float) -> float | None:
+    """SQLite has no NaN."""
+    return value if value == value else None
 
 
 def take_out(connection: sqlite3.Connection, runs: list[int]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Mapping, Sequence
 
-    from trainshed.metrics.columns import Curve
+    from trainshed.metrics.reading import Curve
 
 # `eval_loss`, `val/acc`, `loss_train`: a role, and what was measured in it.
 _ROLES = {

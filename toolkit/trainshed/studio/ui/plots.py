@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainshed.base.errors import one_line
-from trainshed.metrics.columns import Columns, Curve
-from trainshed.runner.state.outputs import attempts_of
+from trainshed.metrics.reading import Curve, Reader
+from trainshed.runner.state.outputs import outputs_of
 from trainshed.studio.pages.curves import axis, groups
 from trainshed.studio.pages.thin import thin
 
@@ -27,21 +27,21 @@ class Plots:
     """The metrics of the runs that were looked at last."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[Columns, threading.Lock]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[Reader, threading.Lock]] = OrderedDict()
         self._lock = threading.Lock()
 
     def curves(self, folder: str, seconds: float = READ_SECONDS) -> tuple[dict[str, Curve], bool]:
         """A run's curves as far as they have been read, and whether that is to the end."""
         with self._lock:
             if folder not in self._kept:
-                self._kept[folder] = (Columns(), threading.Lock())
+                self._kept[folder] = (Reader(), threading.Lock())
                 while len(self._kept) > MOST_KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(folder)
-            columns, lock = self._kept[folder]
+            reader, lock = self._kept[folder]
         with lock:
-            whole = columns.read_on([output for hosts in attempts_of(folder) for output, _ in hosts], seconds)
-            return columns.curves(), whole
+            whole = reader.read_on(outputs_of(folder), seconds)
+            return reader.curves(), whole
 
     def charts(self, runs: list[tuple[str, str]], asked: dict[str, Any]) -> dict[str, Any]:
         """The charts of a run, or of several over one another.
