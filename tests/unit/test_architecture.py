@@ -66,7 +66,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/models": RUNNER_PARTS,
     "studio/lineage": RUNNER_PARTS,
     "studio/tracking": {*RUNNER_PARTS, "metrics"},
-    "studio/ui": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
+    "studio/ui": {*RUNNER_PARTS, "metrics", "observe", "studio/pages", "studio/catalogue"},
     "studio/catalogue": {*RUNNER_PARTS, "metrics", "studio/pages"},
     "studio/compare": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/run_report": {*RUNNER_PARTS, "studio/pages"},

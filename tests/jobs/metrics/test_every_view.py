@@ -13,6 +13,7 @@ import pytest
 from support.extras import needs
 from support.runner_project import Project, wait_until
 from trainshed import runner
+from trainshed.studio.ui.catalog import Catalog
 
 # name -> (its metric, what a script does for a last value of 0.25)
 WAYS = {
@@ -68,6 +69,7 @@ def views(project: Project) -> dict[str, Callable[[str], object]]:
     report = project.folder / "report.html"
     assert project.command("report", "one", "-o", str(report)).status == 0
     page = report.read_text()
+    listing = Catalog(os.environ)
     return {
         "status": text("status", "one"),
         "status --json": keys({one["MetricName"]: one for one in status}),
@@ -79,6 +81,7 @@ def views(project: Project) -> dict[str, Callable[[str], object]]:
         "ls --where": lambda name: "one" in project.command("ls", "--where", f"metric.`{name}` < 1e9").stdout,
         "show": text("show", "one"),
         "report": lambda name: name in page,
+        "page's list": lambda name: listing.changes(0, f"metric.`{name}`")["rows"][0]["values"][0] is not None,
     }
 
 

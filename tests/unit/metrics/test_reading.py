@@ -98,7 +98,11 @@ def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
     write(tmp_path, "a.json", *run([3, 2, 1]))
     held = Reader()
     held.read_on([str(tmp_path)])
-    write(tmp_path, "a.json", *run([8]), mode="w")
+    assert list(held.curves()["loss"].track.values) == [3, 2, 1]
+    write(tmp_path, "a.json", mode="w")
+    held.read_on([str(tmp_path)])
+    assert held.curves() == {}
+    write(tmp_path, "a.json", *run([8]))
     held.read_on([str(tmp_path)])
 
     assert list(held.curves()["loss"].track.values) == [8]

@@ -90,10 +90,11 @@ class Curve:
     rank: None where nobody said.
     """
 
-    __slots__ = ("name", "rank", "track")
+    __slots__ = ("_summary", "name", "rank", "track")
 
     def __init__(self, name: str, rank: int | None, track: Track) -> None:
         self.name, self.rank, self.track = name, rank, track
+        self._summary: Summary | None = None
 
     def steps(self) -> array[float] | None:
         """The steps where every point has one and they grow, else None."""
@@ -120,8 +121,11 @@ class Curve:
     def summary(self) -> Summary:
         """Its first, last, least and most value."""
         values = self.track.values
-        numbers = [value for value in values if value == value]
-        return Summary(len(values), values[0], values[-1], min(numbers, default=NAN), max(numbers, default=NAN))
+        if self._summary is None or self._summary.count != len(values):
+            numbers = [value for value in values if value == value]
+            ends = (min(numbers, default=NAN), max(numbers, default=NAN))
+            self._summary = Summary(len(values), values[0], values[-1], *ends)
+        return self._summary
 
 
 class Reader:
@@ -138,6 +142,7 @@ class Reader:
         self._files: dict[str, _File] = {}
         self._events: dict[str, dict[str, _File]] = {}  # by output folder
         self._names: set[str] = set()
+        self._curves: dict[str, Curve] | None = None  # until more is read
         self._most_names = most_names
         self.left_out = 0
 
@@ -161,6 +166,11 @@ class Reader:
         earlier process measured, those steps are left out, since the model does not come from them. A metric that is in
         lines is not taken from event files.
         """
+        if self._curves is None:
+            self._curves = self._joined()
+        return dict(self._curves)
+
+    def _joined(self) -> dict[str, Curve]:
         events = _curves(tracks for files in self._events.values() for tracks in _tagged([*files.values()]))
         found = {**events, **_curves(file.tracks for file in self._files.values())}
         return dict(sorted(found.items(), key=lambda item: item[1].track.times[0]))
@@ -169,8 +179,9 @@ class Reader:
         for path in _files_of(output):
             try:
                 with open_plain(path, links=False) as file:
-                    held = _held(self._files, path, file)
+                    held = self._held(self._files, path, file)
                     while cut := _whole_lines(file.read(BLOCK)):
+                        self._curves = None
                         self._take(held.tracks, cut)
                         held.offset += len(cut)
                         if time.monotonic() >= until:
@@ -186,8 +197,9 @@ class Reader:
             for path in paths:
                 try:
                     with open_plain(path) as file:
-                        held = _held(files, path, file, place)
+                        held = self._held(files, path, file, place)
                         for number, (held.offset, points) in enumerate(event_files.records(file), 1):
+                            self._curves = None
                             for point in points:
                                 step = NAN if point.step is None else point.step
                                 self._add(held.tracks, (point.name, -1), (step, NAN, point.time, point.value))
@@ -196,6 +208,16 @@ class Reader:
                 except OSError:
                     continue
         return True
+
+    def _held(self, files: dict[str, _File], path: str, file: BinaryIO, place: str = "") -> _File:
+        """What is held of an open file, which then stands where it was read to; nothing of one that was written anew."""
+        status = os.fstat(file.fileno())
+        held = files.get(path)
+        if held is None or held.inode != status.st_ino or status.st_size < held.offset:
+            held = files[path] = _File(status.st_ino, place)
+            self._curves = None
+        file.seek(held.offset)
+        return held
 
     def _take(self, tracks: Tracks, lines: bytes) -> None:
         for line in lines.splitlines():
@@ -255,16 +277,6 @@ class _File:
         self.inode, self.place = inode, place
         self.offset = 0
         self.tracks: Tracks = {}
-
-
-def _held(files: dict[str, _File], path: str, file: BinaryIO, place: str = "") -> _File:
-    """What is held of an open file, which then stands where it was read to; nothing of one that was written anew."""
-    status = os.fstat(file.fileno())
-    held = files.get(path)
-    if held is None or held.inode != status.st_ino or status.st_size < held.offset:
-        held = files[path] = _File(status.st_ino, place)
-    file.seek(held.offset)
-    return held
 
 
 def _whole_lines(block: bytes) -> bytes:

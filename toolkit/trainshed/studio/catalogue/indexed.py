@@ -9,7 +9,7 @@ from typing import Any
 
 from trainshed.base.secrets import mask_mapping, mask_text
 from trainshed.contract.hyperparameters import decode_value
-from trainshed.metrics.reading import Summary
+from trainshed.metrics.reading import Reader, Summary
 from trainshed.runner.state.outputs import metrics_in, metrics_of
 from trainshed.runner.state.stored import Stored, load
 from trainshed.studio.pages.timeline import instant, paused
@@ -23,11 +23,12 @@ _GROUPS = ("group", "tuning", "pipeline")  # tags that make groups, the one that
 _DEEPEST = 4  # levels of a nested hyperparameter that get names of their own
 
 
-def row_of(folder: str, signature: str) -> Row | None:
+def row_of(folder: str, signature: str, readers: dict[str, Reader] | None = None) -> Row | None:
     """A run's row; None where the folder holds no run.
 
     Args:
         signature: of its files before they were read.
+        readers: of the metrics of runs that go on, by folder, where those are looked at again and again.
     """
     run = load(folder)
     if not (run.status or run.about):
@@ -37,7 +38,11 @@ def row_of(folder: str, signature: str) -> Row | None:
     facts = facts_of(run, labelled)
     facts["note"] = _cut(str(facts["note"])) if facts["note"] else None
     hps = {name: (number, _cut(text)) for name, (number, text) in hyperparameters(run).items()}
-    return Row(signature, _state(run)[1], facts, measured(run), hps, tags)
+    live = _state(run)[1]
+    reader = None if readers is None else readers.pop(folder, Reader())
+    if readers is not None and reader is not None and live:
+        readers[folder] = reader
+    return Row(signature, live, facts, measured(run, reader), hps, tags)
 
 
 def _state(run: Stored) -> tuple[str, bool]:
@@ -66,11 +71,14 @@ def facts_of(run: Stored, labelled: labels.Labels) -> dict[str, str | bytes | fl
     facts: dict[str, str | float | None] = {
         "name": run.name,
         "state": state,
+        "phase": _phase(run) or None,
         "cause": _first_line(reason),
         "started": started or None,
         "ended": ended or None,
         "duration": round(max(0.0, last - started - paused(status)), 3) if started and last else None,
+        "billable": _billable(run, _whole(resources.get("InstanceCount"))),
         "hosts": _whole(resources.get("InstanceCount")),
+        "place": run.place.name,
         "program": _said(about.get("program")),
         "image": _said(algorithm.get("TrainingImage")),
         "instance": _said(resources.get("InstanceType")),
@@ -86,9 +94,21 @@ def facts_of(run: Stored, labelled: labels.Labels) -> dict[str, str | bytes | fl
     return {**{name: _clean(value) for name, value in facts.items()}, "folder": run.folder}
 
 
-def measured(run: Stored) -> dict[str, Summary]:
-    """The metrics of a run, by names that SQLite takes."""
-    return {_text(name): one for name, one in metrics_of(run.folder, metrics_in(run.status)).items()}
+def _phase(run: Stored) -> str:
+    if run.copied:
+        return f"a copy of {run.copied}"
+    told = run.standing()
+    return f"its runner was killed while {run.said[1]}" if told is None else told[1]
+
+
+def _billable(run: Stored, hosts: int | None) -> float | None:
+    seconds = _whole(run.status.get("BillableTimeInSeconds"))
+    return None if seconds is None else float(seconds * (hosts or 1))
+
+
+def measured(run: Stored, reader: Reader | None = None) -> dict[str, Summary]:
+    """The metrics of a run, by names that SQLite takes. reader: what has been read of it before."""
+    return {_text(name): one for name, one in metrics_of(run.folder, metrics_in(run.status), reader).items()}
 
 
 def hyperparameters(run: Stored) -> dict[str, tuple[float | None, str]]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from trainshed.metrics.reading import Summary
 
-VERSION = 2  # of the tables and of what is read into them: a file of another version is made again
+VERSION = 3  # of the tables and of what is read into them: a file of another version is made again
 STATES = ("InProgress", "Stopping", "Completed", "Failed", "Stopped", "Lost")
 
 
@@ -24,11 +24,14 @@ class Fact(Record):
 FACTS: dict[str, Fact] = {
     "name": Fact("text", "the run's name"),
     "state": Fact("text", "InProgress, Stopping, Completed, Failed, Stopped, or Lost (its runner was killed)"),
+    "phase": Fact("text", "what it does beside that, or how it came to its end"),
     "cause": Fact("text", "why it failed or was stopped, one line"),
     "started": Fact("time", "when it was started"),
     "ended": Fact("time", "when it was over"),
     "duration": Fact("duration", "from start to end, or up to now"),
+    "billable": Fact("duration", "what a platform that bills by the second takes, of all its hosts; of spot its part"),
     "hosts": Fact("number", "how many hosts it asked for"),
+    "place": Fact("text", "where its hosts are: here, slurm, kubernetes and so on"),
     "program": Fact("text", "the program that it ran"),
     "image": Fact("text", "the container image; missing where it ran as processes"),
     "instance": Fact("text", "the instance type that the job names"),

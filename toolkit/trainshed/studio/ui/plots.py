@@ -17,7 +17,6 @@ from trainshed.studio.pages.thin import thin
 
 READ_SECONDS = 0.4  # for what is new, of one request: a long history comes in pieces
 MOST_KEPT = 24  # runs whose columns stay in memory
-MOST_CHARTS = 60
 LARGEST_PARTS = 2000
 Lines = list[tuple[str, Curve]]
 Window = tuple[int, float, float]  # columns of a picture, and from where to where it goes
@@ -48,8 +47,8 @@ class Plots:
 
         Args:
             runs: (name, folder) of each.
-            asked: by the page: `known` (title -> points that it has), `axis` ("" for what fits), `parts`, and for a part of
-                one chart `title`, `low` and `high`.
+            asked: by the page: `known` (title -> points that it has), `seen` (the titles that it shows now; all without it),
+                `axis` ("" for what fits), `parts`, and for a part of one chart `title`, `low` and `high`.
 
         Returns:
             charts: those with other points than the page has. titles: of all. whole: whether everything has been read.
@@ -62,15 +61,16 @@ class Plots:
             whole = whole and done
         known = asked.get("known")
         known = known if isinstance(known, dict) else {}
-        wanted = asked.get("title")
+        wanted, seen = asked.get("title"), asked.get("seen")
         charts, titles = [], []
-        for title, lines in _arranged(read)[:MOST_CHARTS]:
+        for title, lines in _arranged(read):
             titles.append(one_line(title))
             count = sum(len(curve.track) for _, curve in lines)
             if isinstance(wanted, str):
-                if wanted == titles[-1]:
-                    charts.append(_chart(title, lines, count, asked))
-            elif known.get(titles[-1]) != count:
+                is_wanted = wanted == titles[-1]
+            else:
+                is_wanted = known.get(titles[-1]) != count and (not isinstance(seen, list) or titles[-1] in seen)
+            if is_wanted:
                 charts.append(_chart(title, lines, count, asked))
         return {"charts": charts, "titles": titles, "whole": whole}
 
