@@ -25,7 +25,7 @@ from .display.follow import follow, logs_of, tagged
 from .job import read
 from .job.job import Job
 from .job.nodes import Node
-from .state.outputs import metrics_in, metrics_of
+from .state.outputs import last_values
 from .state.stored import Stored, every, load, newest
 from .state.stored import find as find_stored
 
@@ -75,7 +75,7 @@ class Training:
     def metrics(self) -> dict[str, float]:
         """Last value of each metric so far, also while the run goes on; NaN and infinities as such."""
         run = self._load()
-        return {name: one.last for name, one in metrics_of(run.folder, metrics_in(run.status)).items()}
+        return last_values(run.folder, run.status)
 
     @property
     def model(self) -> str:

@@ -43,6 +43,11 @@ def metrics_of(folder: str, known: Mapping[str, Summary] | None = None, reader: 
     return {**found, **{name: one for name, one in (known or {}).items() if name not in found}}
 
 
+def last_values(folder: str, status: Mapping[str, Any]) -> dict[str, float]:
+    """The last value of each metric of a run, NaN and infinities as such. status: of the run."""
+    return {name: one.last for name, one in metrics_of(folder, metrics_in(status)).items()}
+
+
 def metrics_in(status: Mapping[str, Any]) -> dict[str, Summary]:
     """The metrics that a run's status tells, by their last values; what has another form is left out."""
     listed = status.get("FinalMetricDataList")
