@@ -77,7 +77,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/commands": {*RUNNER_PARTS, *_STUDIO, "metrics", "algorithms", "cli"},
 }
 # The runner's rooms, each of which knows those before it.
-RUNNER = ("job", "files", "state", "display", "places", "control", "tools")
+RUNNER = ("job", "files", "notify", "state", "display", "places", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
 LIGHT = (
     *("base", "contract", "machine", "metrics", "observe", "container", "runner", "cli", "algorithms"),
