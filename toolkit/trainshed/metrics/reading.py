@@ -20,7 +20,7 @@ from .points import LONGEST_NAME, Point, point_of, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import BinaryIO
 
     Tracks = dict[tuple[str, int], "Track"]  # by name and rank, -1 where nobody said it
@@ -32,10 +32,10 @@ NAN = math.nan
 _FOLDERS = ("sagemaker", "trainshed")  # `Paths.metrics`, `Paths.scraped_metrics`
 # What `points.line_of` writes; everything else goes through JSON, which takes five times as long.
 _LINE = re.compile(
-    rb'\{"MetricName": "([^"\\\x00-\x1f\x80-\xff]{1,255})", '
+    rb'(?m)^\{"MetricName": "([^"\\\x00-\x1f\x80-\xff]{1,255})", '
     rb'"Value": (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|"NaN"|"-?Infinity"), '
     rb'"Timestamp": ([0-9]+(?:\.[0-9]+)?)(?:, "Step": (-?[0-9]{1,15}))?(?:, "Epoch": ([0-9]+(?:\.[0-9]+)?))?'
-    rb'(?:, "Rank": ([0-9]{1,9}))?\}\r?'
+    rb'(?:, "Rank": ([0-9]{1,9}))?\}\r?\n'
 )
 
 
@@ -73,6 +73,15 @@ class Track:
         self.epochs.append(epoch)
         self.times.append(time)
         self.values.append(value)
+
+    def extend(
+        self, values: Sequence[bytes], times: Sequence[bytes], steps: Sequence[bytes], epochs: Sequence[bytes]
+    ) -> None:
+        """More points, as lines have them."""
+        self.values.extend(map(float, values if b'"' not in b"".join(values) else [one.strip(b'"') for one in values]))
+        self.times.extend(map(float, times))
+        self.steps.extend(float(step) if step else NAN for step in steps)
+        self.epochs.extend(float(epoch) if epoch else NAN for epoch in epochs)
 
     def take(self, other: Track, keep: range | list[int]) -> None:
         """Adds some of another track's points, by their numbers."""
@@ -220,26 +229,39 @@ class Reader:
         return held
 
     def _take(self, tracks: Tracks, lines: bytes) -> None:
-        for line in lines.splitlines():
-            match = _LINE.fullmatch(line)
-            if match is not None:
-                name, value, when, step, epoch, rank = match.groups()
-                where = (float(step) if step else NAN, float(epoch) if epoch else NAN, float(when))
-                self._add(tracks, (name.decode(), int(rank) if rank else -1), (*where, float(value.strip(b'"'))))
-            elif (said := point_of(line)) is not None:
-                where = (NAN if said.step is None else said.step, NAN if said.epoch is None else said.epoch, said.time)
-                self._add(tracks, (said.name, -1 if said.rank is None else said.rank), (*where, said.value))
+        found = _LINE.findall(lines)
+        if len(found) < lines.count(b"\n"):  # somebody else's lines are among them, which wants a look at each
+            for line in lines.splitlines():
+                self._take_one(tracks, line)
+            return
+        rows: dict[tuple[bytes, bytes], list[tuple[bytes, ...]]] = {}
+        for name, value, when, step, epoch, rank in found:
+            rows.setdefault((name, rank), []).append((value, when, step, epoch))
+        for (name, rank), points in rows.items():
+            track = self._track(tracks, (name.decode(), int(rank) if rank else -1), len(points))
+            if track is not None:
+                track.extend(*zip(*points, strict=True))
+
+    def _take_one(self, tracks: Tracks, line: bytes) -> None:
+        if (said := point_of(line)) is not None:
+            where = (NAN if said.step is None else said.step, NAN if said.epoch is None else said.epoch, said.time)
+            self._add(tracks, (said.name, -1 if said.rank is None else said.rank), (*where, said.value))
 
     def _add(self, tracks: Tracks, key: tuple[str, int], point: tuple[float, float, float, float]) -> None:
+        track = self._track(tracks, key, 1)
+        if track is not None:
+            track.add(*point)
+
+    def _track(self, tracks: Tracks, key: tuple[str, int], count: int) -> Track | None:
+        """What takes `count` points of a metric; None where there are too many metrics already."""
         track = tracks.get(key)
         if track is None:
-            if key[0] not in self._names:
-                if self._most_names is not None and len(self._names) >= self._most_names:
-                    self.left_out += 1
-                    return
-                self._names.add(key[0])
+            if self._most_names is not None and key[0] not in self._names and len(self._names) >= self._most_names:
+                self.left_out += count
+                return None
+            self._names.add(key[0])
             track = tracks[key] = Track()
-        track.add(*point)
+        return track
 
 
 def read(outputs: Iterable[str]) -> dict[str, Curve]:
