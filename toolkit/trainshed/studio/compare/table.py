@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from trainshed.base.errors import one_line, shorten
 from trainshed.base.record import Record
 
 from .facts import LOSSES, Facts
@@ -86,8 +87,11 @@ def _others(runs: Sequence[Facts]) -> list[Row]:
     rates = {run.rate[0] if run.rate else "" for run in runs}
     told = {*(losses if len(losses) == 1 and all(run.losses for run in runs) else ()), *(rates if len(rates) == 1 else ())}
     names = dict.fromkeys(name for run in runs for name in run.metrics if name not in told)
-    values = {name: [run.metrics.get(name) for run in runs] for name in names}
-    return [_row(f"{name}, last", ["" if one is None else f"{one:.6g}" for one in values[name]]) for name in names]
+    return [_last(name, [run.metrics.get(name) for run in runs]) for name in names]
+
+
+def _last(name: str, values: Sequence[float | None]) -> Row:
+    return _row(f"{shorten(one_line(name), 60)}, last", ["" if one is None else f"{one:.6g}" for one in values])
 
 
 def _seconds(name: str, values: Sequence[float | None]) -> Row:
