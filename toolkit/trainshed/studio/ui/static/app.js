@@ -523,7 +523,7 @@ async function showRun(key, tab, query) {
     top.replaceChildren(
       make("div", { class: "bar" }, make("h1", {}, run.name), pill(run.state), make("span", { class: "soft" }, run.phase || ""),
         make("span", { class: "acts" }, resume, again, report, stop), make("span", { class: "soft", id: "words" }, told.words.join(" · "))),
-      phases(told.phases),
+      phases(told.phases) || "",
       make("dl", { class: "facts" }, ...facts.filter(one => one[1] !== "").map(([name, text]) => make("div", { class: name === "folder" ? "long" : null }, make("dt", {}, name), make("dd", {}, String(text))))));
     const now = JSON.stringify([told.failure, told.findings]);
     if (now === failed) return;
