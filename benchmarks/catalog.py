@@ -111,10 +111,12 @@ def ours(folder: Path, runs: int, repeat: int) -> None:
 def warm(folder: Path, environ: dict[str, str], repeat: int) -> None:
     """The search alone, in a process that has the catalogue open."""
     from trainshed.studio.catalogue.listing import Wanted, ask
-    from trainshed.studio.catalogue.open_catalogue import opened
+    from trainshed.studio.catalogue.open_catalogue import Catalogue
 
     os.chdir(folder)
-    connection = opened(environ, (), print)
+    catalogue = Catalogue(environ, (), print)
+    catalogue.look()
+    connection = catalogue.connection
     wanted = Wanted(where="loss < 0.3 and accuracy > 0.9", sort="loss", limit=20)
     print(f"our search alone, warm process       {timed(lambda: ask(connection, wanted), repeat)}", flush=True)
 

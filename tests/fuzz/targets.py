@@ -54,7 +54,6 @@ from trainshed.studio.lineage.family import family_of
 from trainshed.studio.lineage.outline import outline
 from trainshed.studio.pages.report import report
 from trainshed.studio.run_report import facts_of
-from trainshed.studio.ui.catalog import row_of
 from trainshed.studio.ui.details import details
 from trainshed.studio.watch.dashboard import Watched, render
 from unit.contract.mutations import ODD_VALUES, Damage
@@ -228,7 +227,7 @@ def stored_run(chance: random.Random, place: Path) -> Said:
     for act in (lambda: operations.clone(stored), lambda: _compared(run.folder)):
         said.append(_answer(act))
     said += [visible(report(facts_of(stored))), *render(Watched().look(stored, standing[0]), 100, 40)]
-    json.dumps([details(stored), row_of("key", stored)], allow_nan=False)
+    json.dumps(details(stored), allow_nan=False)
     told = ancestry(stored, family_of([stored]), down=True)
     said += [json.dumps(told), visible(outline(told)), drawing(told)]
     said.append(_answer(lambda: str(operations.to_resume(stored, {}, said.append, _enough))))

@@ -41,13 +41,8 @@ RUNNER_PARTS = {*GROUND, "machine", "runner"}
 _STUDIO = {
     f"studio/{room}"
     for room in (
-<<<<<<< HEAD
         *("ui", "pages", "catalogue", "lineage", "tracking", "models", "batches", "tune", "steps", "rules"),
-        *("compare", "run_report", "watch"),
-=======
-        *("ui", "pages", "catalogue", "lineage", "tracking", "models", "tune", "steps", "rules"),
         *("compare", "forecast", "run_report", "watch"),
->>>>>>> ledger
     )
 }
 MAY_KNOW: dict[str, set[str]] = {
@@ -72,7 +67,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/models": RUNNER_PARTS,
     "studio/lineage": RUNNER_PARTS,
     "studio/tracking": {*RUNNER_PARTS, "metrics"},
-    "studio/ui": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
+    "studio/ui": {*RUNNER_PARTS, "metrics", "observe", "studio/pages", "studio/catalogue"},
     "studio/catalogue": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/compare": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/forecast": {"base"},
@@ -84,7 +79,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/commands": {*RUNNER_PARTS, *_STUDIO, "metrics", "algorithms", "cli"},
 }
 # The runner's rooms, each of which knows those before it.
-RUNNER = ("job", "files", "state", "display", "places", "control", "tools")
+RUNNER = ("job", "files", "notify", "state", "display", "places", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
 LIGHT = (
     *("base", "contract", "machine", "metrics", "observe", "container", "runner", "cli", "algorithms"),

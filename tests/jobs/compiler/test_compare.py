@@ -12,6 +12,8 @@ import pytest
 
 from trainshed import cli
 from trainshed.base.errors import TrainshedError
+from trainshed.metrics.points import line_of
+from trainshed.metrics.scraper import Scraper, scan_file
 from trainshed.studio.compare.facts import Facts, read_run
 from trainshed.studio.compare.page import bars, losses
 from trainshed.studio.compare.table import rows
@@ -28,13 +30,19 @@ def job(folder: Path, losses: list[float], seconds: float, training: float, rate
         **more,
     }
     (folder / "output/data/run").mkdir(parents=True)
-    (folder / "output/data/logs").mkdir()
     (folder / "output/data/run/algo-1.json").write_text(json.dumps(record))
     lines = [f"metric train_loss={loss} grad_norm=1.0 step={10 * step}" for step, loss in enumerate(losses, 1)]
-    (folder / "output/data/logs/algo-1.rank0.log").write_text(
-        "\n".join(["start", *lines, f"metric tokens_per_second={rate} epoch=1", "metric nan=nan step=x"]) + "\n"
+    measured(
+        folder, "\n".join(["start", *lines, f"metric tokens_per_second={rate} epoch=1", "metric nan=nan step=x"]) + "\n"
     )
     return folder
+
+
+def measured(folder: Path, text: str) -> None:
+    """What the job finds in this log."""
+    path = folder / "output/metrics/trainshed/log.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(map(line_of, scan_file(Scraper(), [text.encode()], 1.0))))
 
 
 COMPILED = {
@@ -67,9 +75,10 @@ def test_the_four_comparisons(pair: tuple[Path, Path]) -> None:
 
 def test_a_run_is_also_a_record_or_a_folder_of_hosts_and_the_trainers_lines_count(tmp_path: Path) -> None:
     host = job(tmp_path / "run/algo-1", [], 10.0, 8.0, 1.0)
-    (host / "output/data/logs/algo-1.rank0.log").write_text(
+    measured(
+        host,
         "{'loss': '2.5', 'grad_norm': '1', 'epoch': '0.1'}\n{'loss': 1.5, 'epoch': 0.2}\n{'not a literal\n"
-        "{'train_runtime': '9.5', 'train_samples_per_second': '0.42', 'train_loss': '2.0'}\n"
+        "{'train_runtime': '9.5', 'train_samples_per_second': '0.42', 'train_loss': '2.0'}\n",
     )
     run = read_run(str(tmp_path / "run"))
 
@@ -81,12 +90,13 @@ def test_a_run_is_also_a_record_or_a_folder_of_hosts_and_the_trainers_lines_coun
 def test_runs_without_losses_or_rates_are_compared_as_far_as_they_go(tmp_path: Path) -> None:
     first = job(tmp_path / "a", [2.0, 1.0], 10.0, 5.0, 1.0)
     second = job(tmp_path / "b", [], 0.0, 0.0, 1.0)
-    (first / "output/data/logs/algo-1.rank0.log").write_text("metric train_loss=2 step=1\nmetric train_loss=1 step=20\n")
-    (second / "output/data/logs/algo-1.rank0.log").unlink()
+    measured(first, "metric train_loss=2 step=1\nmetric train_loss=1 step=20\n")
+    measured(second, "metric accuracy=0.5\n")
     made = {row.name: (*row.values, *row.gains) for row in rows(read_run(str(first)), read_run(str(second)))}
 
     assert made["throughput, steps per second"] == ("4", "", "")
-    assert made["loss"] == ("", "not printed", "") and made["training time, s"] == ("5", "", "")
+    assert made["loss"] == ("", "not measured", "") and made["training time, s"] == ("5", "", "")
+    assert made["accuracy, last"] == ("", "0.5", "") and made["train_loss, last"] == ("1", "", "")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.run_folders import lay_run
 from support.runner_project import LIMIT, Project, wait_until
 
 from .conftest import Site, end, served
@@ -68,7 +69,16 @@ class Page:
 
     def click(self, selector: str, words: str = "") -> None:
         """Clicks on an element, the one with these words."""
-        self.see(selector, lambda element: words in element.text and element.is_enabled() and (element.click() or True))
+
+        def done(element: Any) -> bool:
+            if words not in element.text or not element.is_enabled():
+                return False
+            # Not below the page's head, which stays where it is.
+            self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+            element.click()
+            return True
+
+        self.see(selector, done)
 
     def run_row(self, name: str, state: str = "") -> None:
         """Waits for the row of a run."""
@@ -81,7 +91,12 @@ class Page:
     def text(self, selector: str) -> str:
         """The text of an element, which may be replaced at any moment."""
         found: list[str] = []
-        self.see(selector, lambda element: found.append(element.text) or True)
+
+        def told(element: Any) -> bool:
+            found.append(element.text)
+            return True
+
+        self.see(selector, told)
         return found[-1]
 
 
@@ -108,7 +123,32 @@ def test_a_person_starts_sees_searches_overlays_and_stops_runs(
     page.run_row("good", "Completed")
     page.run_row("bad", "Failed")
     page.run_row("live", "InProgress")
-    page.see("#filter").send_keys("kind=bad")
+    page.see("#filter").send_keys("runs bad")
+    page.see("#count", lambda count: "1 of 3 runs" in count.text)
+    page.see("#filter").clear()
+    page.see("#filter").send_keys('tag.kind = "good" and loss <')
+    page.see("#wrong", lambda wrong: "filter: a name was expected where it ends, at its end" in wrong.text)
+    page.see("#filter").send_keys(" 0.1")
+    page.see("#count", lambda count: "1 of 3 runs" in count.text)
+    page.see("#wrong", lambda wrong: not wrong.text)
+    kept = browser.current_url
+    page.see("#filter").clear()
+    page.see("#filter").send_keys(" ")
+    page.see("#count", lambda count: count.text == "3 runs")
+
+    # Columns are chosen, the list is ordered by one of them, and the address holds all of it.
+    page.click("#columns")
+    for column in ("place", "tag.kind"):
+        page.click(f'[data-column="{column}"]')
+    page.click("#choose button", "Show")
+    page.click('[data-sort="tag.kind"]')
+    page.see(".rows .row:first-child", lambda row: "bad" in row.text)
+    page.click('[data-sort="tag.kind"]')
+    page.see(".rows .row:first-child", lambda row: "good" in row.text)
+    assert "columns=" in browser.current_url and "sort=-tag.kind" in browser.current_url
+    browser.get(kept)
+    browser.refresh()
+    page.see("#filter", lambda words: words.get_attribute("value") == 'tag.kind = "good" and loss < 0.1')
     page.see("#count", lambda count: "1 of 3 runs" in count.text)
     page.see("#filter").clear()
     page.see("#filter").send_keys(" ")
@@ -159,6 +199,28 @@ def test_a_person_starts_sees_searches_overlays_and_stops_runs(
     assert browser.execute_script("return window.hacked") is None
     wrong = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert wrong == [], "no script of others, nothing that the policy refuses, no error of ours"
+
+
+def test_every_metric_of_a_run_has_a_chart_that_is_drawn_when_seen(site: Site, project: Project, browser: Any) -> None:
+    names = [f"{group}/m{number}" for group in ("grad", "weight") for number in range(40)]
+    lay_run(project.folder / "runs/many", metrics={name: [1.0, 0.5] for name in (*names, "loss", "lr")})
+    page = Page(browser)
+    browser.get(site.address)
+    page.click(".rows a", "many")
+    page.see("#charts-count", lambda count: count.text == "82 charts")
+    page.see('[data-chart="loss"] canvas')
+    assert page.all('[data-chart="weight/m39"]') and not page.all('[data-chart="weight/m39"] canvas'), "nobody has seen it"
+
+    page.see("#find-chart").send_keys("^weight/m3[89]$|(")
+    page.see("#charts-count", lambda count: "not a regular expression" in count.text)
+    page.see("#find-chart").send_keys("\b\b")
+    page.see("#charts-count", lambda count: count.text == "2 of 82 charts")
+    page.see('[data-chart="weight/m39"] canvas')
+    assert "find=" in browser.current_url
+    page.see("#find-chart").clear()
+    page.see("#find-chart").send_keys("m0")
+    page.click('[data-group="grad"] summary', "grad (1)")
+    page.see('[data-group="grad"]:not([open])')
 
 
 @pytest.mark.safety

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from support.extras import needs
-from trainshed.metrics.event_files import read_files
 from trainshed.metrics.points import Point, line_of
-from trainshed.metrics.series import read_outputs, series_of
+from trainshed.metrics.reading import curves_of, read
 from trainshed.metrics.tensorboard import write
 
 needs("tensorboardX")
@@ -42,7 +41,13 @@ def tensor_event(tag: str, **tensor: Any) -> Any:
 
 
 def scalars(folder: Path) -> list[tuple[str, float, float, int | None]]:
-    return [(one.name, one.value, one.time, one.step) for points in read_files(str(folder)) for one in points]
+    """Of a run whose event files these are."""
+    output = folder.parent / f"{folder.name}-run"
+    output.mkdir(exist_ok=True)
+    if not (output / "tensorboard").exists():
+        (output / "tensorboard").symlink_to(folder)
+    curves = read([str(output)]).values()
+    return [(one.name, one.value, one.time, one.step) for curve in curves for one in curve.points()]
 
 
 def test_scalars_come_with_step_and_time(tmp_path: Path) -> None:
@@ -102,9 +107,9 @@ def test_a_run_has_the_scalars_of_its_event_files_and_its_own_metrics_win(tmp_pa
     written(tmp_path / "tensorboard", loss=[9.0], accuracy=[0.5])
     (tmp_path / "metrics/sagemaker").mkdir(parents=True)
     (tmp_path / "metrics/sagemaker/1.json").write_text(line_of(Point("loss", 1.0, 1.0, 0)))
-    found = read_outputs(str(tmp_path))
+    found = read([str(tmp_path)])
 
-    assert {name: [point.value for point in series.points] for name, series in found.items()} == {
+    assert {name: list(curve.track.values) for name, curve in found.items()} == {
         "loss": [1.0], "accuracy": [0.5],
     }  # fmt: skip
 
@@ -114,11 +119,11 @@ def test_tensorboard_reads_what_is_written_for_it(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     points = [Point("val/loss", value, 50.0 + step, step) for step, value in enumerate([0.5, 0.25, -1e30])]
-    assert write(str(tmp_path / "logs"), series_of([points]).values()) == 3
+    assert write(str(tmp_path / "logs"), curves_of(points).values()) == 3
     reader = EventAccumulator(str(tmp_path / "logs"))
     reader.Reload()
 
     assert [(one.step, one.wall_time, one.value) for one in reader.Scalars("val/loss")] == [
         (step, 50.0 + step, pytest.approx(value, rel=1e-6)) for step, value in enumerate([0.5, 0.25, -1e30])
     ]
-    assert [[point.step for point in file] for file in read_files(str(tmp_path / "logs"))] == [[0, 1, 2]]
+    assert [step for *_, step in scalars(tmp_path / "logs")] == [0, 1, 2]

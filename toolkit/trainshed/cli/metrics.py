@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from trainshed.metrics.series import Series
+    from trainshed.metrics.reading import Curve
 
 BLOCK = 1 << 20
 
@@ -54,12 +54,11 @@ def run(options: Namespace) -> int:
 
 
 def _show(options: Namespace) -> int:
-    from trainshed.metrics.series import read_outputs
-    from trainshed.runner.state.outputs import attempts_of
+    from trainshed.metrics.reading import read
+    from trainshed.runner.state.outputs import outputs_of
 
     stored = run_of(options)
-    hosts = [host for attempt in attempts_of(stored.folder) for host in attempt]
-    series = read_outputs(f"{stored.folder}/output", *(output for output, _ in hosts))
+    series = read(outputs_of(stored.folder))
     if options.tensorboard:
         from trainshed.metrics.tensorboard import write
 
@@ -81,18 +80,18 @@ def _show(options: Namespace) -> int:
     out = csv.writer(sys.stdout)
     out.writerow(("name", "rank", "step", "epoch", "time", "value"))
     for one in series.values():
-        out.writerows((one.name, point.rank, point.step, point.epoch, point.time, point.value) for point in one.points)
+        out.writerows((one.name, point.rank, point.step, point.epoch, point.time, point.value) for point in one.points())
     return EXIT_SUCCESS
 
 
 def _test(options: Namespace) -> int:
     import time
 
+    from trainshed.metrics.reading import curves_of
     from trainshed.metrics.scraper import Scraper, scan_file
-    from trainshed.metrics.series import series_of
 
     scraper = Scraper(_definitions(options), options.format)
-    series = series_of([list(scan_file(scraper, _blocks(options.log), time.time()))])
+    series = curves_of(scan_file(scraper, _blocks(options.log), time.time()))
     remarks = scraper.finish()
     if options.json:
         _print_json(series)
@@ -105,23 +104,24 @@ def _test(options: Namespace) -> int:
     return EXIT_USER if remarks else EXIT_SUCCESS
 
 
-def _rows(series: dict[str, Series]) -> list[dict[str, Any]]:
+def _rows(series: dict[str, Curve]) -> list[dict[str, Any]]:
     """The columns of the table, by metric."""
     rows = []
     for one in series.values():
-        values = [point.value for point in one.points]
-        ends = {"first": values[0], "last": values[-1], "least": min(values), "most": max(values)}
-        rows.append({"metric": one.name, "values": len(values), **ends})
+        count, *numbers = one.summary().as_dict().values()
+        rows.append(
+            {"metric": one.name, "values": count, **dict(zip(("first", "last", "least", "most"), numbers, strict=True))}
+        )
     return rows
 
 
-def _print_json(series: dict[str, Series]) -> None:
+def _print_json(series: dict[str, Curve]) -> None:
     from trainshed.base.plain_json import as_json
 
     print(as_json(_rows(series)), end="")
 
 
-def _table(series: dict[str, Series]) -> None:
+def _table(series: dict[str, Curve]) -> None:
     rows = [["metric", "values", "first", "last", "least", "most"]]
     for one in _rows(series):
         name, count, *numbers = one.values()

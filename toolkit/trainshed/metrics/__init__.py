@@ -5,7 +5,7 @@
 
 Imports nothing heavy; any process of a job may use it.
 
-    points       the one format; series the curves, columns the same as numbers, read on while they grow
+    points       the one format; reading: all that a run has measured, as curves and in a few numbers
     scraper      searches a log by the job's definitions (capture), and as programs print (formats); searching: its process
     loggers      hooks into trainers; event_files and tensorboard: files of others
 """

@@ -11,10 +11,9 @@ from __future__ import annotations
 import os
 import struct
 
-from trainshed.base.files import open_plain
 from trainshed.base.protobuf import Damaged, fields, varints
 
-from .points import LONGEST_NAME, Point
+from .points import Point
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,46 +41,26 @@ def find(folder: str) -> dict[str, list[str]]:
     return found
 
 
-def read_files(folder: str) -> list[list[Point]]:
-    """The points of each event file below a folder.
-
-    A metric is called by its tag; where files in several folders have that tag, as those of Keras (`train`, `validation`),
-    by folder and tag.
-    """
-    files = [(place, list(_points(path))) for place, paths in find(folder).items() for path in paths]
-    places: dict[str, set[str]] = {}
-    for place, points in files:
-        for point in points:
-            places.setdefault(point.name, set()).add(place)
-
-    def named(place: str, point: Point) -> Point:
-        name = f"{place}/{point.name}" if place and len(places[point.name]) > 1 else point.name
-        return point.replace(name=name[-LONGEST_NAME:])
-
-    return [[named(place, point) for point in points] for place, points in files]
-
-
-def _points(path: str) -> Iterator[Point]:
+def records(file: BinaryIO) -> Iterator[tuple[int, list[Point]]]:
+    """From where an event file stands, its whole records: where each ends, and its scalars, called by their tags."""
     try:
-        with open_plain(path) as file:
-            for record in _records(file):
-                yield from _scalars(record)
+        while (record := _record(file)) is not None:
+            yield file.tell(), list(_scalars(record))
     except (OSError, Damaged, struct.error, UnicodeDecodeError):
         return
 
 
-def _records(file: BinaryIO) -> Iterator[bytes]:
-    while len(head := file.read(12)) == 12:
-        (length,) = struct.unpack("<Q", head[:8])
-        if length > _LARGEST:
-            if length > os.fstat(file.fileno()).st_size:
-                return
-            file.seek(length + 4, os.SEEK_CUR)
-            continue
-        record = file.read(length + 4)
-        if len(record) < length + 4:  # it is being written
-            return
-        yield record[:length]
+def _record(file: BinaryIO) -> bytes | None:
+    """The next record, b"" for one that is too large to hold scalars; None where it is not whole."""
+    head = file.read(12)
+    if len(head) < 12:
+        return None
+    (length,) = struct.unpack("<Q", head[:8])
+    if length > _LARGEST:
+        end = file.tell() + length + 4
+        return b"" if end <= os.fstat(file.fileno()).st_size and file.seek(end) else None
+    record = file.read(length + 4)
+    return record[:length] if len(record) == length + 4 else None  # else it is being written
 
 
 def _scalars(record: bytes) -> Iterator[Point]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 
-from trainshed.base.files import open_plain
 from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
 # Where a value was measured, not what was: these are never metrics.
@@ -102,18 +101,6 @@ def finite(value: object) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if number - number == 0 else None
-
-
-def read(path: str) -> Iterator[Point]:
-    """All points of a file; other people's lines and a last line that is being written are passed over.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    with open_plain(path, links=False) as file:
-        for line in file:
-            if line.endswith(b"\n") and (point := point_of(line)) is not None:
-                yield point
 
 
 def _value(value: float) -> float | str:

@@ -11,12 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .series import Series
+    from .reading import Curve
 
 _OURS = ".trainshed-export"
 
 
-def replace(folder: str, series: Iterable[Series]) -> int:
+def replace(folder: str, series: Iterable[Curve]) -> int:
     """As `write`, instead of what an earlier call has put there."""
     try:
         names = os.listdir(folder)
@@ -28,11 +28,11 @@ def replace(folder: str, series: Iterable[Series]) -> int:
     return write(folder, series, _OURS)
 
 
-def write(folder: str, series: Iterable[Series], suffix: str = "") -> int:
+def write(folder: str, series: Iterable[Curve], suffix: str = "") -> int:
     """Adds an event file to a folder, which is made where it is not there.
 
     Args:
-        series: each becomes the scalars of a tag, over `Series.steps`, with the times at which they were measured.
+        series: each becomes the scalars of a tag, over `Curve.whole_steps`, with the times at which they were measured.
         suffix: what the file's name ends with.
 
     Returns:
@@ -49,7 +49,7 @@ def write(folder: str, series: Iterable[Series], suffix: str = "") -> int:
     try:
         with SummaryWriter(logdir=folder, write_to_disk=True, filename_suffix=suffix) as writer:
             for one in series:
-                for point, step in zip(one.points, one.steps(), strict=True):
+                for point, step in zip(one.points(), one.whole_steps(), strict=True):
                     writer.add_scalar(one.name, point.value, step, walltime=point.time)
                     count += 1
     except OSError as error:

@@ -256,12 +256,12 @@ def _life(measured: RankSteps, hosts: Sequence[HostFiles], end: float) -> Life:
 def _from_metrics(host: HostFiles, trained: Sequence[_Trained], hosts: int) -> list[Life]:
     if not trained:
         return []
-    from trainshed.metrics.columns import Columns
+    from trainshed.metrics.reading import Reader
 
-    columns = Columns()
-    if not columns.read_on([host.output], max(_LEAST_READING, _READING / hosts)):
+    reader = Reader()
+    if not reader.read_on([host.output], max(_LEAST_READING, _READING / hosts)):
         return []
-    points = columns.moments()
+    points = reader.moments()
     lives = []
     for one in trained:
         windows = _between([point for point in points if one.begin <= point[0] <= one.end], one.begin)

@@ -27,6 +27,7 @@ from .job import places, read
 from .job.job import Job
 from .job.nodes import Node
 from .job.request import is_job_file, read_file
+from .state.outputs import last_values
 from .state.run_goodput import goodput_of
 from .state.stored import Stored, every, load, newest
 from .state.stored import find as find_stored
@@ -77,10 +78,9 @@ class Training:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Last value of each metric of a run that is over; NaN and infinities as such."""
-        return {
-            metric["MetricName"]: float(metric["Value"]) for metric in self._load().status.get("FinalMetricDataList") or []
-        }
+        """Last value of each metric so far, also while the run goes on; NaN and infinities as such."""
+        run = self._load()
+        return last_values(run.folder, run.status)
 
     @property
     def goodput(self) -> float | None:

@@ -123,9 +123,7 @@ def test_the_time_between_an_end_and_a_new_start_is_not_part_of_the_duration(run
     stored = change(run.folder, "status.json", edit)
     labels: Any = pytest.importorskip("trainshed.studio.catalogue.labels")
     indexed: Any = pytest.importorskip("trainshed.studio.catalogue.indexed")
-    catalog: Any = pytest.importorskip("trainshed.studio.ui.catalog")
     assert indexed.facts_of(stored, labels.Labels())["duration"] == 15.0
-    assert catalog.row_of("key", stored)["paused"] == 1695.0
 
 
 def test_a_moved_folder_and_one_whose_inode_has_changed_are_the_run(run: Run, tmp_path: Path) -> None:

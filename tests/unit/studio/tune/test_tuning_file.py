@@ -369,3 +369,11 @@ def test_what_is_wrong_in_a_request_comes_at_once(tmp_path: Path) -> None:
         "lets the service choose the ranges",
     ):
         assert said in found, found
+
+
+def test_who_is_told_of_the_tuning_job_is_kept_with_it(tmp_path: Path) -> None:
+    tuning = read(tmp_path, WHOLE + "notify: {me: https://example.com/hook, ops: {kind: slack, to_env: HOOK, on: [end]}}\n")
+
+    assert [(way.name, way.kind, way.on) for way in tuning.notify] == [("me", "webhook", ()), ("ops", "slack", ("end",))]
+    assert tuning.job.notify == () and tuning_of(json.loads(json.dumps(described(tuning, "", 0.0)))).notify == tuning.notify
+    assert any("needs one of" in one for one in problems(tmp_path, WHOLE + "notify: {me: {kind: slack}}\n"))

@@ -39,6 +39,15 @@ def test_only_charts_with_new_points_are_sent(tmp_path: Path) -> None:
     ]
 
 
+def test_there_is_a_title_for_every_metric_and_a_chart_for_those_that_are_seen(tmp_path: Path) -> None:
+    names = [f"grad/layer{number}" for number in range(70)]
+    lay(tmp_path, *(point for name in names for point in run(name, 2)))
+    told = Plots().charts([("a", str(tmp_path))], {"seen": ["grad/layer69", "no such"]})
+
+    assert told["titles"] == names, "in the order of their numbers"
+    assert [chart["title"] for chart in told["charts"]] == ["grad/layer69"]
+
+
 def test_a_long_curve_is_thinned_and_a_part_of_it_is_asked_for_finely(tmp_path: Path) -> None:
     lay(tmp_path, *run("loss", 20_000))
     held, runs = Plots(), [("a", str(tmp_path))]

@@ -6,7 +6,7 @@ import math
 from array import array
 from pathlib import Path
 
-from trainshed.metrics.columns import Curve, Track
+from trainshed.metrics.reading import Curve, Track
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.watch.dashboard import View, last_lines, render
 from trainshed.studio.watch.live import bars_for, frame

@@ -114,7 +114,7 @@ class Attempts:
                 self.signals,
                 limits=self._limits(time.time()),
                 stopping=self._note_stop,
-                trouble=lambda: feeders.trouble() or (self.mounts.trouble() if self.mounts else ""),
+                trouble=lambda: self._trouble(feeders),
                 gauge=Gauge(self.run, self.backend.roots),
                 secrets=self.screen.secrets,
             )
@@ -127,6 +127,11 @@ class Attempts:
             self.backend.clear()
             if feeders is not None:
                 feeders.close()
+
+    def _trouble(self, feeders: Feeders) -> str:
+        """Why the hosts cannot go on, "" while they can; what rules have found is told on the way."""
+        self.status.look_at_rules()
+        return feeders.trouble() or (self.mounts.trouble() if self.mounts else "")
 
     def _with_mounts(self, ending: Ending) -> Ending:
         """What is known of the channels' file systems: a script may meet what is wrong with one before we look."""

@@ -25,6 +25,8 @@ from ..places import Queue, acting
 from ..places.container_engine import EngineError
 from ..state import index
 from ..state.identity import owner_of, send
+from ..state.outputs import as_final_metrics, metrics_in, metrics_of
+from ..state.status import iso
 from ..state.stored import Stored, load, refuse_masked
 from .recover import remove_leftovers, settle, still_running
 
@@ -47,8 +49,11 @@ def state_of(run: Stored, environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def public_status(run: Stored, environ: Mapping[str, str]) -> dict[str, Any]:
-    """`status.json`, corrected: a run whose runner was killed is Failed."""
+    """`status.json`, corrected: its metrics are those of now, and a run whose runner was killed is Failed."""
     data = json.loads(json.dumps(run.status))
+    measured = metrics_of(run.folder, metrics_in(data))
+    if run.status and measured:
+        data["FinalMetricDataList"] = as_final_metrics(measured, str(data.get("TrainingEndTime") or iso(time.time())))
     if run.lost:
         _, more = state_of(run, environ)
         data |= {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": more}

@@ -129,6 +129,7 @@ class Watch:
         self.stop_signal = 0  # the first that came
         self.ended: list[HostEnd] = []
         self.streams: dict[str, list[HostStream]] = {}
+        self.outputs = [host.output for host in run.hosts]
         self.preparing = list(run.hosts)  # whose `train` has not started the script
         self.start = time.monotonic()
 
@@ -322,7 +323,7 @@ class Watch:
         parts = [self._phase_name(), duration(self.ran)]
         if len(self.living) < len(self.hosts):
             parts.append(f"{len(self.living)} of {len(self.hosts)} hosts")
-        return " · ".join([*parts, *self.metrics.now(), *self.gauge()])
+        return " · ".join([*parts, *self.metrics.now(self.outputs), *self.gauge()])
 
     def _phase_name(self) -> str:
         if self.phase is not Phase.RUNNING:

@@ -14,6 +14,7 @@ from trainshed.base.units import duration
 
 from ..files.metrics import Metrics
 from ..files.run import RUNNER_LOG
+from ..state.outputs import outputs_of
 from ..state.stored import Stored, load
 from .screen import Screen
 
@@ -165,4 +166,4 @@ def describe(run: Stored, metrics: Metrics) -> str:
     seconds = run.status.get("TrainingTimeInSeconds")
     if isinstance(seconds, int) and run.ended:
         parts.append(duration(seconds))
-    return " · ".join([*parts, *metrics.now()])
+    return " · ".join([*parts, *metrics.now(outputs_of(run.folder))])

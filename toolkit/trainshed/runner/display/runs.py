@@ -13,6 +13,7 @@ from trainshed.base.units import duration
 from trainshed.contract.wire.fingerprints import described, in_shape
 from trainshed.observe.goodput import rows as rows_of_goodput
 
+from ..state.outputs import metrics_in, metrics_of
 from ..state.run_goodput import goodput_of
 from ..state.status import savings
 from ..state.stored import Stored
@@ -93,10 +94,8 @@ def describe(run: Stored, standing: Standing) -> str:
         shown_hosts = {described(one): name for name, one in reversed(list(in_shape(hosts).items()))}
         for text, name in list(reversed(shown_hosts.items()))[:MOST_HOSTS]:  # those of hosts that have the same are one
             rows.append(("data", f"{channel}: {text}" + (f" on {name}" if len(shown_hosts) > 1 else "")))
-    for number, one in enumerate(data.get("FinalMetricDataList") or []):
-        value = one.get("Value")
-        text = f"{value:.6g}" if isinstance(value, float) else str(value)[:40]
-        rows.append(("" if number else "metrics", f"{one.get('MetricName')} {text}"))
+    for number, (metric, one) in enumerate(metrics_of(run.folder, metrics_in(data)).items()):
+        rows.append(("" if number else "metrics", f"{metric} {one.last:.6g}"))
     for name, path in (
         ("model", f"{run.folder}/output/model.tar.gz"),
         ("logs", f"{run.folder}/logs"),

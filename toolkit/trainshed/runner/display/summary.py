@@ -106,11 +106,10 @@ def _findings(run: Run) -> list[tuple[str, str]]:
 
 
 def _metrics(metrics: Metrics) -> list[tuple[str, str]]:
-    names = list(metrics.series)
+    names = list(metrics.final)
     rows = []
-    for number, name in enumerate(names[:MOST_METRICS]):
-        series = metrics.series[name]
-        text = f"{name} {series.first:.6g}" + (f" -> {series.last:.6g}" if series.count > 1 else "")
+    for number, (name, one) in enumerate(list(metrics.final.items())[:MOST_METRICS]):
+        text = f"{name} {one.first:.6g}" + (f" -> {one.last:.6g}" if one.count > 1 else "")
         rows.append(("" if number else "metrics", text))
     if len(names) > MOST_METRICS:
         rows.append(("", f"and {len(names) - MOST_METRICS} more in status.json"))

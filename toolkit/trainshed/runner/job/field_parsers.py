@@ -25,6 +25,7 @@ from .groups import read_groups
 from .job import ALL_GPUS, S3, Reference, Resources, Spot
 from .machine_names import wrong_with
 from .nodes import Node
+from .notify import read_notify
 from .references import read_reference
 
 LONGEST_REGEX = 500  # the platform's limit
@@ -213,6 +214,10 @@ def _metric_definitions(fields: Checker, row: Field) -> Attributes:
     return {"metric_definitions": tuple(definitions)}
 
 
+def _notify(fields: Checker, row: Field) -> Attributes:
+    return {"notify": read_notify(fields, row)}
+
+
 MEANINGS: dict[str, Callable[[Checker, Field], Attributes]] = {
     "name": _name,
     "image": _image,
@@ -228,4 +233,5 @@ MEANINGS: dict[str, Callable[[Checker, Field], Attributes]] = {
     "checkpoints": _checkpoints,
     "spot": _spot,
     "compiler": _compiler,
+    "notify": _notify,
 }

@@ -280,6 +280,19 @@ SPOT = _kept(
     ),
 )  # fmt: skip
 
+NOTICES = ("webhook", "slack", "teams", "email", "command")  # kinds of `notify.senders.SENDERS`
+EVENTS = ("start", "end", "failure", "interruption", "rule")
+NOTIFY = (
+    Field("kind", "choice", "how they are told", default="webhook", choices=NOTICES),
+    Field("to", "text", "an address without a secret in it, or a command of the shell", default=""),
+    Field("to_env", "text", "the variable of the caller that holds the address, for those that are secrets", default=""),
+    Field("on", "words", f"when: {', '.join(EVENTS)} (default: all)", default=(), most=len(EVENTS)),
+    Field("template", "text", "what is sent, with $title, $text, $name, $event, $state, $reason and so on", default=""),
+    Field("server", "text", "of e-mail: the mail server, like mail.example.com:587 (default: localhost)", default=""),
+    Field("sender", "text", "of e-mail: the address that it comes from", default=""),
+    Field("login_env", "text", "of e-mail: the variable of the caller that holds `user:password`", default=""),
+)  # fmt: skip
+
 COMPILER = (
     Field(
         "backend", "choice", "which compiler", default="auto", choices=compile_plan.BACKENDS,
@@ -436,6 +449,10 @@ FIELDS = _kept(
         "tags", "mapping", "texts kept with the run and shown by `trainshed status`", default={},
         of="text", pair=("Key", "Value"), most=50,  # the platform's limit
         flags=("--tag",), metavar="NAME=VALUE", flag_help="a text to keep with the run", request="Tags",
+    ),
+    Field(
+        "notify", "mapping", "who is told how the run stands: an address by name, or a mapping (docs/notify.md)", default=(),
+        of="record", rows=NOTIFY, short="to", most=10,
     ),
     Field(
         "compiler", "record", "compile the training steps: a backend, or a mapping", rows=COMPILER,

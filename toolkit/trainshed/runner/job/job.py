@@ -125,6 +125,26 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Notify:
+    """One way to tell people of a run.
+
+    kind: of the sender, one of `notify.senders.SENDERS`. to: address or command; to_env: the variable that holds it instead.
+    on: events, of `notify.telling.EVENTS`; () for all. template: of what is sent, "" for the usual text.
+    server, sender, login_env: of e-mail: host and port, the address it comes from, the variable with `user:password`.
+    """
+
+    name: str
+    kind: str = "webhook"
+    to: str = ""
+    to_env: str = ""
+    on: tuple[str, ...] = ()
+    template: str = ""
+    server: str = ""
+    sender: str = ""
+    login_env: str = ""
+
+
+@dataclass(frozen=True)
 class Spot:
     """Spot capacity, played through.
 
@@ -178,6 +198,7 @@ class Job:
     entrypoint, arguments: run instead of `train`, in containers.
     network_isolation: containers reach each other, and nothing else.
     tags: texts by name that are kept with the run.
+    notify: who is told when it starts, ends, fails, is interrupted, or a rule fires.
     full_name: exact name of the run, "" for `name` and the time.
     config: further files of input/config, JSON values by name.
     notes: what the user should know of how the job was read.
@@ -225,6 +246,7 @@ class Job:
     arguments: tuple[str, ...] = ()
     network_isolation: bool = False
     tags: dict[str, str] = field(default_factory=dict)
+    notify: tuple[Notify, ...] = ()
     instance_type: str = "local"
     full_name: str = ""
     config: dict[str, Any] = field(default_factory=dict)

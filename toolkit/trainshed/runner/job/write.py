@@ -149,6 +149,10 @@ def _metric_definitions(row: Field, job: Job) -> dict[str, str]:
     return dict(job.metric_definitions)
 
 
+def _notify(row: Field, job: Job) -> dict[str, Any]:
+    return {one.name: _record(row, vars(one)) for one in job.notify}
+
+
 def _resources(row: Field, job: Job) -> dict[str, Any]:
     gpus = "all" if job.resources.gpus == ALL_GPUS else job.resources.gpus
     return _without_defaults(row.rows, {**vars(job.resources), "gpus": gpus})
@@ -186,5 +190,6 @@ _SPECIAL: dict[str, Callable[[Field, Job], Any]] = {
     "checkpoints": _checkpoints,
     "spot": _spot,
     "compiler": _compiler,
+    "notify": _notify,
     **dict.fromkeys(PLACES, _place),
 }

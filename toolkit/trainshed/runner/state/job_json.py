@@ -61,7 +61,7 @@ def masked(job: Job, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
         found[name] = mask_mapping(found[name], secrets)
     found["distribution"]["parameters"] = mask_mapping(job.distribution.parameters, secrets)
     found["places"] = {name: _masked_place(given, secrets) for name, given in job.places.items()}
-    for name in ("entrypoint", "program", "notes", "channels"):
+    for name in ("entrypoint", "program", "notes", "channels", "notify"):
         found[name] = mask_leaves(found[name], secrets)
     found["arguments"] = mask_arguments(list(job.arguments), secrets)
     return found

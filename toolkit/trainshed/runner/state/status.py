@@ -22,7 +22,9 @@ from ..files.metrics import Metrics
 from ..files.platform_files import input_data_config, shown_hyperparameters
 from ..files.run import Run
 from ..job.job import Job
+from ..notify.telling import Telling, some_metrics
 from . import identity
+from .outputs import as_final_metrics, metrics_in, metrics_of
 
 MESSAGES = {
     "Starting": "Preparing folders, code and hosts",
@@ -39,6 +41,10 @@ MESSAGES = {
     "MaxWaitTimeExceeded": "The job was stopped: it reached its time limit, interruptions included",
 }
 ENDED = ("Completed", "Failed", "Stopped")
+_EVENTS = {
+    "Training": "start", "Interrupted": "interruption", "Failed": "failure",
+    **dict.fromkeys(("Completed", "Stopped", "MaxRuntimeExceeded", "MaxWaitTimeExceeded"), "end"),
+}  # fmt: skip
 LONGEST_REASON = 1024  # characters, as the platform cuts it
 
 
@@ -68,6 +74,7 @@ class StatusFile:
         self.path = f"{run.folder}/status.json"
         before = before or {}
         self.transitions: list[dict[str, Any]] = list(before.get("SecondaryStatusTransitions") or [])
+        self.telling = Telling(run.job.notify, run.name, run.folder, run.words, secrets)
         self.data: dict[str, Any] = {**described(run, secrets), "CreationTime": iso(run.started)}
         for name in ("TrainingStartTime", "TrainingTimeInSeconds", "BillableTimeInSeconds"):
             if name in before:
@@ -96,6 +103,10 @@ class StatusFile:
         entry = {"Status": secondary, "StartTime": iso(now), "StatusMessage": said}
         self.transitions.append(entry)
         status = "Stopping" if secondary == "Stopping" else "InProgress"
+        event = _EVENTS.get(secondary, "")
+        if event and (event != "start" or "TrainingStartTime" not in self.data):
+            told = some_metrics({name: one.last for name, one in metrics_in(fields).items()})
+            self.telling.tell(event, secondary, said, 0.0 if event == "start" else self.run.started, told)
         if secondary == "Training":
             if self.training_since is None:
                 self.training_since = now
@@ -123,6 +134,7 @@ class StatusFile:
         """The last transition.
 
         Args:
+            metrics: what the log has told; its `final` is what all of the run has measured.
             model: path or URI of the model's archive, "" for none.
             archives: what was packed.
         """
@@ -136,10 +148,8 @@ class StatusFile:
             ],
         }
         fields: dict[str, Any] = {"TrainingEndTime": iso(now)}
-        fields["FinalMetricDataList"] = [
-            {"MetricName": name, "Value": _number(series.last), "Timestamp": iso(now)}
-            for name, series in metrics.series.items()
-        ]
+        metrics.final = metrics_of(self.run.folder, metrics.known())
+        fields["FinalMetricDataList"] = as_final_metrics(metrics.final, iso(now))
         self.data["Trainshed"]["Archives"] = [
             {
                 "Path": one.path,
@@ -157,11 +167,16 @@ class StatusFile:
         if verdict.status == "Failed":
             fields["FailureReason"] = mask_text(verdict.reason, self.secrets)[:LONGEST_REASON]
         message = verdict.reason.splitlines()[0] if verdict.reason else ""
+        self.look_at_rules(now=True)
         self.to(verdict.secondary, message, now, **fields)
         self.transitions[-1]["EndTime"] = iso(now)
         self.data["TrainingJobStatus"] = verdict.status
         self._write(now)
         self.room.free()
+
+    def look_at_rules(self, *, now: bool = False) -> None:
+        """Tells who is to be told what rules have found; now and then, or `now`."""
+        self.telling.look((host.output for host in self.run.hosts), str(self.data.get("SecondaryStatus")), now=now)
 
     def _write(self, now: float) -> None:
         self.data |= {"SecondaryStatusTransitions": self.transitions, "LastModifiedTime": iso(now)}
@@ -259,10 +274,6 @@ def _resources(job: Job) -> dict[str, Any]:
         for one in job.instance_groups
     ]
     return {"InstanceGroups": groups, "InstanceCount": job.instances}
-
-
-def _number(value: float) -> float | str:
-    return value if value == value and abs(value) != float("inf") else str(value)
 
 
 def iso(seconds: float) -> str:

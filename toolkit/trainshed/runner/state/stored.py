@@ -250,7 +250,7 @@ def _is_attempt(value: Any) -> bool:
 
 def every(environ: Mapping[str, str]) -> list[Stored]:
     """The runs that the index knows and those below `./runs`, oldest first."""
-    return _in([*index.folders(environ), *_below_runs()])
+    return _in(folder for folder, _ in index.each_once(one.folder for one in index.noted(environ)))
 
 
 def of_here(environ: Mapping[str, str]) -> list[Stored]:
@@ -265,24 +265,14 @@ def of_here(environ: Mapping[str, str]) -> list[Stored]:
         folder = os.path.realpath(folder)
         return (bool(started) and os.path.realpath(started) == here) or bool({folder, os.path.dirname(folder)} & near)
 
-    noted = index.places(environ).items()
-    own = [folder for folder in _below_runs() if not os.path.islink(folder) and not os.path.islink(RUNS)]
-    return _in([*(folder for folder, started in noted if is_of_here(folder, started)), *own])
-
-
-def _below_runs() -> list[str]:
-    try:
-        with os.scandir(RUNS) as entries:
-            return [os.path.abspath(entry.path) for entry in entries if entry.is_dir()]
-    except OSError:
-        return []
+    noted = [one.folder for one in index.noted(environ) if is_of_here(one.folder, one.started)]
+    own = [folder for folder in index.of_runs() if not os.path.islink(folder) and not os.path.islink(RUNS)]
+    return _in(folder for folder, _ in index.once([*noted, *own], set()))
 
 
 def _in(folders: Iterable[str]) -> list[Stored]:
-    """The runs in some folders, each once, oldest first."""
-    # A link to a run is no second one.
-    once = {os.path.realpath(folder): folder for folder in reversed(dict.fromkeys(folders))}
-    runs = [run for run in map(load, reversed(once.values())) if run.status or run.about]
+    """The runs in some folders, oldest first."""
+    runs = [run for run in map(load, folders) if run.status or run.about]
     return sorted(runs, key=lambda run: str(run.status.get("CreationTime", "")))
 
 
@@ -296,7 +286,7 @@ class Named(Protocol):
     def id(self) -> str: ...
 
     @property
-    def folder(self) -> str | bytes: ...
+    def folder(self) -> str: ...
 
 
 def is_folder(text: str) -> bool:
@@ -317,7 +307,7 @@ def find(text: str, environ: Mapping[str, str]) -> Stored:
         NoRunError: there is none, or several are meant.
     """
     if not is_folder(text):
-        return opened(os.fsdecode(chosen(text, every(environ))))
+        return opened(chosen(text, _named(text, environ)))
     run = opened(text)
     if not (run.status or run.about):
         raise NoRunError(f"{text} is not a run's folder: it has no status.json")
@@ -387,12 +377,21 @@ def _refuse_parts(environ: Mapping[str, str]) -> None:
 
 def refuse_run_named(text: str, environ: Mapping[str, str]) -> None:
     """Raises NoRunError where a word that is a folder of another kind is also a run's name, or the beginning of one."""
-    meant = [] if is_folder(text) else _fitting(text, every(environ))
+    meant = [] if is_folder(text) else _fitting(text, _named(text, environ))
     if meant:
         raise _either(text, meant)
 
 
-def chosen(text: str, runs: Sequence[Named]) -> str | bytes:
+def _named(text: str, environ: Mapping[str, str]) -> Sequence[Named]:
+    """The runs that a word may mean; all of them where none fits. Files of a run are read where the index does not tell."""
+    noted = index.noted(environ)
+    known = {one.folder for one in noted}
+    others = _in(folder for folder, _ in index.each_once(known) if folder not in known)
+    meant = _in(run.folder for run in _fitting(text, [*noted, *others]))
+    return meant if _fitting(text, meant) else every(environ)
+
+
+def chosen(text: str, runs: Sequence[Named]) -> str:
     """The folder of a run by its name, the beginning of that or of its id; also a run's folder in the working directory.
 
     Raises:
@@ -402,7 +401,7 @@ def chosen(text: str, runs: Sequence[Named]) -> str | bytes:
         raise NoRunError("the name of the run is empty")
     meant = _fitting(text, runs)
     if is_runs_folder(text):
-        if others := [run for run in meant if os.path.realpath(os.fsdecode(run.folder)) != os.path.realpath(text)]:
+        if others := [run for run in meant if os.path.realpath(run.folder) != os.path.realpath(text)]:
             raise _either(text, others)
         return text
     if len(meant) == 1:
@@ -437,7 +436,7 @@ def _told(run: Named) -> str:
 
 
 def _folder(run: Named) -> str:
-    return one_line(os.fsdecode(run.folder))
+    return one_line(run.folder)
 
 
 def refuse_masked(job: Job, where: str) -> None:

@@ -3,6 +3,6 @@
 refresh       finds the folders of runs and what has changed; indexed makes a row of one
 index_file    keeps the rows (tables)
 language      reads expressions, condition makes SQL of them, listing answers `trainshed ls`
-labels        tags and notes in a run's folder; lookup: the run that is meant
+labels        tags and notes in a run's folder
 run_facts     all that a run's folder says, showing puts it on a screen, differences compares two (code_changes)
 """

@@ -57,7 +57,7 @@ def load(path: str, say: Callable[[str], None]) -> sqlite3.Connection:
         NoSqliteError: this Python has no SQLite.
     """
     sqlite3 = _sqlite()
-    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         if _copied(path, connection):
             return connection  # type: ignore[no-any-return]
@@ -73,7 +73,7 @@ def load(path: str, say: Callable[[str], None]) -> sqlite3.Connection:
 
 def empty() -> sqlite3.Connection:
     """A catalogue without runs, in memory. Raises NoSqliteError."""
-    connection: sqlite3.Connection = _sqlite().connect(":memory:", isolation_level=None)
+    connection: sqlite3.Connection = _sqlite().connect(":memory:", isolation_level=None, check_same_thread=False)
     connection.executescript(SCHEMA)
     return connection
 

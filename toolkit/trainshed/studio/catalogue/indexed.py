@@ -9,14 +9,14 @@ from typing import Any
 
 from trainshed.base.secrets import mask_mapping, mask_text
 from trainshed.contract.hyperparameters import decode_value
-from trainshed.metrics.columns import Columns
+from trainshed.metrics.reading import Reader, Summary
 from trainshed.observe.goodput import share_of
-from trainshed.runner.state.outputs import attempts_of
+from trainshed.runner.state.outputs import metrics_in, metrics_of
 from trainshed.runner.state.stored import Stored, load
 from trainshed.studio.pages.timeline import instant, paused
 
 from . import labels
-from .tables import STATES, Measured, Row
+from .tables import STATES, Row
 
 LONGEST = 1000  # characters of a text that is kept
 MOST_VALUES = 1000  # hyperparameters of a run
@@ -24,11 +24,12 @@ _GROUPS = ("group", "tuning", "pipeline")  # tags that make groups, the one that
 _DEEPEST = 4  # levels of a nested hyperparameter that get names of their own
 
 
-def row_of(folder: str, signature: str) -> Row | None:
+def row_of(folder: str, signature: str, readers: dict[str, Reader] | None = None) -> Row | None:
     """A run's row; None where the folder holds no run.
 
     Args:
         signature: of its files before they were read.
+        readers: of the metrics of runs that go on, by folder, where those are looked at again and again.
     """
     run = load(folder)
     if not (run.status or run.about):
@@ -38,7 +39,11 @@ def row_of(folder: str, signature: str) -> Row | None:
     facts = facts_of(run, labelled)
     facts["note"] = _cut(str(facts["note"])) if facts["note"] else None
     hps = {name: (number, _cut(text)) for name, (number, text) in hyperparameters(run).items()}
-    return Row(signature, _state(run)[1], facts, measured(run), hps, tags)
+    live = _state(run)[1]
+    reader = None if readers is None else readers.pop(folder, Reader())
+    if readers is not None and reader is not None and live:
+        readers[folder] = reader
+    return Row(signature, live, facts, measured(run, reader), hps, tags)
 
 
 def _state(run: Stored) -> tuple[str, bool]:
@@ -67,11 +72,14 @@ def facts_of(run: Stored, labelled: labels.Labels) -> dict[str, str | bytes | fl
     facts: dict[str, str | float | None] = {
         "name": run.name,
         "state": state,
+        "phase": _phase(run) or None,
         "cause": _first_line(reason),
         "started": started or None,
         "ended": ended or None,
         "duration": round(max(0.0, last - started - paused(status)), 3) if started and last else None,
+        "billable": _billable(run, _whole(resources.get("InstanceCount"))),
         "hosts": _whole(resources.get("InstanceCount")),
+        "place": run.place.name,
         "program": _said(about.get("program")),
         "image": _said(algorithm.get("TrainingImage")),
         "instance": _said(resources.get("InstanceType")),
@@ -88,21 +96,21 @@ def facts_of(run: Stored, labelled: labels.Labels) -> dict[str, str | bytes | fl
     return {**{name: _clean(value) for name, value in facts.items()}, "folder": run.folder}
 
 
-def measured(run: Stored) -> dict[str, Measured]:
-    """The metrics of a run: from its files of metrics, and of those that are in its status alone the last value."""
-    columns = Columns()
-    columns.read_on([f"{run.folder}/output", *(output for attempt in attempts_of(run.folder) for output, _ in attempt)])
-    found: dict[str, Measured] = {}
-    for name, curve in columns.curves().items():
-        values = curve.track.values
-        numbers = [value for value in values if value == value]
-        least, most = (min(numbers), max(numbers)) if numbers else (None, None)
-        found[_text(name)] = Measured(len(values), _number(values[0]), _number(values[-1]), least, most)
-    for one in run.status.get("FinalMetricDataList") or []:
-        name = one.get("MetricName")
-        if isinstance(name, str) and _text(name) not in found and len(found) < MOST_VALUES:
-            found[_text(name)] = Measured(0, None, _float(one.get("Value")), None, None)
-    return found
+def _phase(run: Stored) -> str:
+    if run.copied:
+        return f"a copy of {run.copied}"
+    told = run.standing()
+    return f"its runner was killed while {run.said[1]}" if told is None else told[1]
+
+
+def _billable(run: Stored, hosts: int | None) -> float | None:
+    seconds = _whole(run.status.get("BillableTimeInSeconds"))
+    return None if seconds is None else float(seconds * (hosts or 1))
+
+
+def measured(run: Stored, reader: Reader | None = None) -> dict[str, Summary]:
+    """The metrics of a run, by names that SQLite takes. reader: what has been read of it before."""
+    return {_text(name): one for name, one in metrics_of(run.folder, metrics_in(run.status), reader).items()}
 
 
 def hyperparameters(run: Stored) -> dict[str, tuple[float | None, str]]:

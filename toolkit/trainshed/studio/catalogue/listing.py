@@ -72,7 +72,7 @@ def ask(connection: sqlite3.Connection, wanted: Wanted, now: float | None = None
     question = Question(connection)
     runs = _fitting(connection, question, tree, wanted.group, orders)
     shown = [name for name, _ in asked] or _usual(connection, question.names)
-    kinds, rows = _columns(connection, shown, runs[: wanted.limit or None])
+    kinds, rows = values_of(connection, shown, runs[: wanted.limit or None])
     return Answer(tuple(map(str, shown)), kinds, rows, runs[: wanted.limit or None], len(runs))
 
 
@@ -101,7 +101,12 @@ def _fitting(
     return [run for (run,) in connection.execute(sql, (*question.join_values, *values))]
 
 
-def _columns(
+def fitting(connection: sqlite3.Connection, where: str, called: str) -> list[int]:
+    """The numbers of the runs that an expression is true of. called: what it was given as. Raises ExpressionError."""
+    return _fitting(connection, Question(connection, called), read_expression(where, called), "", [])
+
+
+def values_of(
     connection: sqlite3.Connection, shown: list[Name], runs: list[int]
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """(kinds, rows) of what is shown of runs: looked up for those alone, where they are few."""
@@ -148,14 +153,27 @@ def _usual(connection: sqlite3.Connection, used: Iterable[Name]) -> list[Name]:
     more = [name.replace(at=0) for name in used if not (name.name in FACTS and name.prefix in ("", "run"))]
     facts = [Name(name.name) for name in used if name.name in FACTS and name.prefix in ("", "run")]
     if not any(name.prefix in ("", "metric") for name in more):
-        common = connection.execute(
-            "SELECT n.name, (SELECT count(*) FROM names AS o WHERE o.name = n.name AND o.kind = 'hp')"
-            " FROM metrics AS m JOIN names AS n ON n.number = m.name GROUP BY m.name"
-            " ORDER BY instr(lower(n.name), 'loss') = 0, count(*) DESC, n.name LIMIT ?",
-            (MOST_USUAL,),
-        )
-        more += [Name(name, "metric" if twice or name in FACTS else "") for name, twice in common]
+        more += common_metrics(connection)
     return list(dict.fromkeys([*names, *facts, *more, Name("tags")]))
+
+
+def common_metrics(connection: sqlite3.Connection) -> list[Name]:
+    """The metrics that most runs have, losses first."""
+    common = connection.execute(
+        "SELECT n.name, (SELECT count(*) FROM names AS o WHERE o.name = n.name AND o.kind = 'hp')"
+        " FROM metrics AS m JOIN names AS n ON n.number = m.name GROUP BY m.name"
+        " ORDER BY instr(lower(n.name), 'loss') = 0, count(*) DESC, n.name LIMIT ?",
+        (MOST_USUAL,),
+    )
+    return [Name(name, "metric" if twice or name in FACTS else "") for name, twice in common]
+
+
+def all_names(connection: sqlite3.Connection) -> dict[str, list[Name]]:
+    """What columns there may be: facts, and metrics, hyperparameters and tags that runs have."""
+    found: dict[str, list[Name]] = {"run": [Name(name) for name in FACTS], "metric": [], "hp": [], "tag": []}
+    for kind, name in connection.execute("SELECT kind, name FROM names ORDER BY name"):
+        found[kind].append(Name(name, kind))
+    return found
 
 
 def _picked(question: Question, name: Name) -> tuple[str, tuple[str, ...]]:

@@ -6,13 +6,11 @@ place change their own.
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from trainshed.base.record import Record
-from trainshed.runner.files.user_dirs import RUNS
 from trainshed.runner.state import index
 
 from . import tables
@@ -21,11 +19,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
 
+    from trainshed.metrics.reading import Reader
+
 SETTLED = 5.0  # seconds: what was written so shortly before it was read is read again, since it may be written on
 SAVED = 10.0  # seconds between two times that a long look is saved
 SLOW = 1.0  # seconds after which a look says what it does
-_DEPTH = 3  # folders below --runs in which runs are looked for
-_MOST_FOLDERS = 100_000
 _FILES = ("status.json", "labels.json")  # of a run that is over, what may still change
 _ABSENT = "-"
 _FRESH = "fresh:"  # before a signature: the run is read again
@@ -35,12 +33,14 @@ class Look(Record):
     """What a look has found.
 
     shown: numbers of the runs that were found; the catalogue may know others, of other folders.
+    read: those of them that were read just now.
     changed: how many rows are new, other, or gone, and worth saving.
     gone: names of runs whose folders are not where they were, and were not removed by `trainshed rm`.
     moved: (name, folder) of runs that were found elsewhere.
     """
 
     shown: list[int]
+    read: list[int]
     changed: int
     gone: list[str]
     moved: list[tuple[str, str]]
@@ -52,6 +52,7 @@ def look(
     below: Iterable[str],
     say: Callable[[str], None],
     save: Callable[[], object],
+    readers: dict[str, Reader] | None = None,
 ) -> Look:
     """Reads what has changed.
 
@@ -60,20 +61,16 @@ def look(
         below: further folders in which runs are looked for.
         say: told how far it is, where it takes long.
         save: called now and then where it takes long, so that a kill does not lose what was read.
+        readers: as of `indexed.row_of`.
     """
     known = {
         folder: (run, signature, live)
         for run, folder, signature, live in connection.execute("SELECT run, folder, signature, live FROM runs")
     }
-    noted, missing = _noted(connection, environ)
+    found, missing = _noted(connection, environ, below)
     kept, out, new = [], [], []
-    seen: set[tuple[int, int]] = set()
     places: set[str | bytes] = set()
-    for folder, status in itertools.chain(noted, _found(below, {folder for folder, _ in noted})):
-        own = (status.st_dev, status.st_ino)
-        if own in seen:  # a link to a run is not a second one
-            continue
-        seen.add(own)
+    for folder, status in found:
         key = _key(folder)
         held = known.get(key)
         if held and not held[2] and _is_unchanged(folder, status, held[1]):
@@ -92,7 +89,7 @@ def look(
     connection.execute("BEGIN")
     if out or gone:
         tables.take_out(connection, [*out, *gone])
-    shown, worth_saving, ids = _read(connection, new, say, save)
+    read, worth_saving, ids = _read(connection, new, say, save, readers)
     if out or gone:
         tables.forget_names(connection)
     connection.execute("COMMIT")
@@ -100,7 +97,7 @@ def look(
     for run_id in missing & ids.keys():
         index.move(run_id, *ids[run_id], environ)
     lost = [str(name) for run_id, name in told if run_id in missing and run_id not in ids]
-    return Look([*kept, *shown], worth_saving + len(gone), lost, moved)
+    return Look([*kept, *read], read, worth_saving + len(gone), lost, moved)
 
 
 def _read(
@@ -108,6 +105,7 @@ def _read(
     new: list[tuple[str, str, bool]],
     say: Callable[[str], None],
     save: Callable[[], object],
+    readers: dict[str, Reader] | None,
 ) -> tuple[list[int], int, dict[str, tuple[str, str]]]:
     """Reads runs into the tables: their numbers, how many are worth saving, and (name, folder) of each by its id."""
     if not new:
@@ -118,7 +116,7 @@ def _read(
     shown, worth_saving, ids = [], 0, {}
     began = told = saved = time.monotonic()
     for count, (folder, signature, is_first) in enumerate(new, 1):
-        row = row_of(folder, signature)
+        row = row_of(folder, signature, readers)
         if row is not None:
             shown.append(tables.put(connection, row.replace(facts={**row.facts, "folder": _key(folder)}), numbers))
             worth_saving += is_first or not (row.live or signature.startswith(_FRESH))
@@ -136,67 +134,28 @@ def _read(
     return shown, worth_saving, ids
 
 
-def runs_below(top: str) -> Iterator[str]:
-    """Folders of runs in a folder and below; links are not followed."""
-    queue, looked = [(os.path.abspath(top), 0)], 0
-    while queue and looked < _MOST_FOLDERS:
-        folder, depth = queue.pop()
-        looked += 1
-        if os.path.isfile(f"{folder}/status.json") or os.path.isfile(f"{folder}/job.json"):
-            yield folder
-            continue
-        if depth >= _DEPTH:
-            continue
-        try:
-            with os.scandir(folder) as entries:
-                queue += [(entry.path, depth + 1) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            continue
-
-
-def _found(below: Iterable[str], known: set[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Folders in `./runs`, and those of runs in further folders; not those that are known already."""
-    here = ""
-    try:
-        here = f"{os.getcwd()}/{RUNS}"
-        with os.scandir(here) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
-    except OSError:
-        names = []
-    for folder in itertools.chain((f"{here}/{name}" for name in names), *map(runs_below, below)):
-        if folder in known:
-            continue
-        try:
-            yield folder, os.stat(folder)
-        except OSError:
-            continue
-
-
-def _noted(connection: sqlite3.Connection, environ: Mapping[str, str]) -> tuple[list[tuple[str, os.stat_result]], set[str]]:
-    """Folders that the index names, and ids of runs that are not where it says.
+def _noted(
+    connection: sqlite3.Connection, environ: Mapping[str, str], below: Iterable[str]
+) -> tuple[list[tuple[str, os.stat_result]], set[str]]:
+    """All folders that may hold runs, and ids of runs that are not where the index says.
 
     An entry's file is read where it is new, or its run is not where it was.
     """
-    known = dict(connection.execute("SELECT id, folder FROM entries"))
-    found: list[tuple[str, os.stat_result]] = []
-    missing: set[str] = set()
-    listed = index.listed(environ)
-    for run_id in listed:
-        try:
-            folder = path_of(known[run_id])
-            found.append((folder, os.stat(folder)))
-            continue
-        except (OSError, ValueError, KeyError):
-            folder = index.folder_of(run_id, environ)
-        try:
-            found.append((folder, os.stat(folder)))
-        except (OSError, ValueError):
-            missing.add(run_id)
-            continue
-        connection.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (run_id, _key(folder)))
-    for run_id in (known.keys() - {*listed}) | (missing & known.keys()):
+    known = {run_id: path_of(key) for run_id, key in connection.execute("SELECT id, folder FROM entries")}
+    folders = {run_id: known.get(run_id) or index.folder_of(run_id, environ) for run_id in index.listed(environ)}
+    absent: set[str] = set()
+    found = [*index.each_once(folders.values(), below, absent)]
+    again = {run_id: index.folder_of(run_id, environ) for run_id, folder in folders.items() if folder in absent}
+    if any(os.path.exists(folder) for folder in again.values()):  # another command knows where they are now
+        folders |= again
+        absent = set()
+        found = [*index.each_once(folders.values(), below, absent)]
+    there = {run_id: folder for run_id, folder in folders.items() if folder not in absent}
+    for run_id in known.keys() - there.keys():
         connection.execute("DELETE FROM entries WHERE id = ?", (run_id,))
-    return found, missing
+    new = [(run_id, _key(folder)) for run_id, folder in there.items() if known.get(run_id) != folder]
+    connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", new)
+    return found, folders.keys() - there.keys()
 
 
 def _is_unchanged(folder: str, status: os.stat_result, signature: str) -> bool:

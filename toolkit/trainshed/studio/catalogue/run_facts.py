@@ -68,23 +68,14 @@ def told_of(run: Stored) -> dict[str, Any]:
 def _metrics(run: Stored) -> dict[str, dict[str, Any]]:
     found = {}
     for name, one in measured(run).items():
-        absent = None if one.count == 0 else "nan"
-        values = {"first": one.first, "last": one.last, "min": one.least, "max": one.most}
-        found[name] = {"count": one.count, **{part: _plain(value, absent) for part, value in values.items()}}
-        if one.last is None:
-            found[name]["last"] = "nan"
+        first, least, most = (one.first, one.least, one.most) if one.count else (None, None, None)
+        found[name] = {"count": one.count, "first": first, "last": one.last, "min": least, "max": most}
     return found
 
 
 def _references(job: dict[str, Any]) -> dict[str, str]:
     """Variables whose values are kept elsewhere: where, as JSON."""
     return {str(name): json.dumps(one, sort_keys=True) for name, one in _mapping(job.get("references")).items()}
-
-
-def _plain(value: float | None, absent: str | None) -> float | str | None:
-    if value is None:
-        return absent
-    return value
 
 
 def _data(run: Stored, known: Provenance) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
 
+    from trainshed.metrics.reading import Summary
+
 VERSION = 3  # of the tables and of what is read into them: a file of another version is made again
 STATES = ("InProgress", "Stopping", "Completed", "Failed", "Stopped", "Lost")
 
@@ -22,11 +24,14 @@ class Fact(Record):
 FACTS: dict[str, Fact] = {
     "name": Fact("text", "the run's name"),
     "state": Fact("text", "InProgress, Stopping, Completed, Failed, Stopped, or Lost (its runner was killed)"),
+    "phase": Fact("text", "what it does beside that, or how it came to its end"),
     "cause": Fact("text", "why it failed or was stopped, one line"),
     "started": Fact("time", "when it was started"),
     "ended": Fact("time", "when it was over"),
     "duration": Fact("duration", "from start to end, or up to now"),
+    "billable": Fact("duration", "what a platform that bills by the second takes, of all its hosts; of spot its part"),
     "hosts": Fact("number", "how many hosts it asked for"),
+    "place": Fact("text", "where its hosts are: here, slurm, kubernetes and so on"),
     "program": Fact("text", "the program that it ran"),
     "image": Fact("text", "the container image; missing where it ran as processes"),
     "instance": Fact("text", "the instance type that the job names"),
@@ -59,16 +64,6 @@ PRAGMA user_version = {VERSION};
 """
 
 
-class Measured(Record):
-    """One metric of a run, None for a value that is not a number. count: 0 where the last value alone is known."""
-
-    count: int
-    first: float | None
-    last: float | None
-    least: float | None
-    most: float | None
-
-
 class Row(Record):
     """One run.
 
@@ -81,7 +76,7 @@ class Row(Record):
     signature: str
     live: bool
     facts: dict[str, str | bytes | float | None]
-    metrics: dict[str, Measured]
+    metrics: dict[str, Summary]
     hps: dict[str, tuple[float | None, str]]
     tags: dict[str, str]
 
@@ -107,7 +102,7 @@ def put(connection: sqlite3.Connection, row: Row, numbers: dict[tuple[str, str],
     connection.executemany(
         "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
-            (number("metric", name), run, one.count, one.first, one.last, one.least, one.most)
+            (number("metric", name), run, one.count, *map(_null, (one.first, one.last, one.least, one.most)))
             for name, one in row.metrics.items()
         ],
     )
@@ -119,6 +114,11 @@ def put(connection: sqlite3.Connection, row: Row, numbers: dict[tuple[str, str],
         "INSERT INTO tags VALUES (?, ?, ?)", [(number("tag", name), run, text) for name, text in row.tags.items()]
     )
     return run
+
+
+def _null(value: float) -> float | None:
+    """SQLite has no NaN."""
+    return value if value == value else None
 
 
 def take_out(connection: sqlite3.Connection, runs: list[int]) -> None:

@@ -11,7 +11,9 @@ from trainshed.cli.which import run_or_none
 
 def add_arguments(parser: Parser) -> None:
     """The command line."""
-    parser.description = "Compares throughput, loss, training time and billable seconds of runs; the first is the base."
+    parser.description = (
+        "Compares throughput, loss, all other metrics, training time and billable seconds of runs; the first is the base."
+    )
     parser.epilog = (
         "RUN is a run's name, the beginning of it, or its folder; or a job folder (/opt/ml), or a run record "
         "(output/data/run/HOST.json)."

@@ -6,7 +6,6 @@ import os
 from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS, visible
-from trainshed.cli import say
 from trainshed.cli.parser import Parser
 
 
@@ -24,10 +23,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Prints the differences; returns the exit status. Raises TrainshedError."""
+    from trainshed.runner.state.stored import find
     from trainshed.studio.catalogue.differences import differences
-    from trainshed.studio.catalogue.lookup import find
 
-    found = differences(find(options.first, os.environ, say), find(options.second, os.environ, say))
+    found = differences(find(options.first, os.environ), find(options.second, os.environ))
     if options.json:
         import json
 

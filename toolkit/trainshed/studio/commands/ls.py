@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Prints the runs; returns the exit status. Raises TrainshedError."""
     from trainshed.studio.catalogue.listing import Wanted, as_csv, as_json, ask, everything_as_json, table
-    from trainshed.studio.catalogue.open_catalogue import opened
+    from trainshed.studio.catalogue.open_catalogue import Catalogue
 
     if options.json and options.csv:
         raise UsageError("--json and --csv cannot be used together")
@@ -48,7 +48,9 @@ def run(options: Namespace) -> int:
         if not os.path.isdir(folder):
             raise UsageError(f"--runs {folder} is not a folder")
     wanted = Wanted(options.where, options.sort, options.columns, options.group, int(options.limit or 0))
-    connection = opened(os.environ, options.runs, say, rebuild=options.rebuild)
+    catalogue = Catalogue(os.environ, options.runs, say, rebuild=options.rebuild)
+    catalogue.look()
+    connection = catalogue.connection
     answer = ask(connection, wanted)
     if options.json:
         sys.stdout.write(as_json(answer) if options.columns else everything_as_json(connection, answer))

@@ -23,13 +23,13 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Adds a note, or prints the notes; returns the exit status. Raises TrainshedError."""
+    from trainshed.runner.state.stored import find
     from trainshed.studio.catalogue import labels
-    from trainshed.studio.catalogue.lookup import find
 
     text = sys.stdin.read() if options.text == "-" else options.text
     if options.text and not text.strip():
         raise UsageError("the note is empty; --clear removes those that are there")
-    stored = find(options.run, os.environ, say)
+    stored = find(options.run, os.environ)
     wanted = labels.Change(note=text.strip(), clear_notes=options.clear)
     given = labels.of_job(stored)
     held = labels.read(stored.folder, given) if wanted == labels.Change() else labels.change(stored.folder, wanted, given)

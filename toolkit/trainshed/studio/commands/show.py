@@ -6,7 +6,6 @@ import os
 from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS, visible
-from trainshed.cli import say
 from trainshed.cli.parser import Parser
 from trainshed.cli.which import run_of
 
@@ -23,10 +22,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Prints the run; returns the exit status. Raises TrainshedError."""
-    from trainshed.studio.catalogue.lookup import find
+    from trainshed.runner.state.stored import find
     from trainshed.studio.catalogue.run_facts import told_of
 
-    told = told_of(find(options.run, os.environ, say) if options.run else run_of(options))
+    told = told_of(find(options.run, os.environ) if options.run else run_of(options))
     if options.json:
         import json
 

@@ -24,14 +24,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Changes tags, or prints them; returns the exit status. Raises TrainshedError."""
+    from trainshed.runner.state.stored import find
     from trainshed.studio.catalogue import labels
-    from trainshed.studio.catalogue.lookup import find
 
     names = [word for word in options.words if word[:1] not in ("+", "-")]
     if not names:
         raise UsageError("name a run: trainshed tag RUN +TAG")
     wanted = labels.change_of([word for word in options.words if word[:1] in ("+", "-")])
-    runs = list({run.folder: run for run in (find(name, os.environ, say) for name in names)}.values())
+    runs = list({run.folder: run for run in (find(name, os.environ) for name in names)}.values())
     problems = []
     for one in runs:
         given = labels.of_job(one)

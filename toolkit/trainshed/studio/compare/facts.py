@@ -12,13 +12,12 @@ from trainshed.base.errors import TrainshedError, shorten
 from trainshed.base.numerals import whole
 from trainshed.base.record import Record
 from trainshed.contract.wire.fingerprints import RECORD_KEY
-from trainshed.metrics.points import Point
-from trainshed.metrics.scraper import Scraper, scan_file
-from trainshed.metrics.series import Series, read_outputs, series_of
+from trainshed.metrics.reading import Curve, Reader, Summary
+from trainshed.runner.state.outputs import metrics_in, metrics_of
 from trainshed.runner.state.records import in_shape
-from trainshed.runner.state.stored import is_folder
+from trainshed.runner.state.stored import is_folder, load
 
-LARGEST = 64 << 20  # bytes of a record or of a log's end that are read
+LARGEST = 64 << 20  # bytes of a record that are read
 LOSSES = ("train_loss", "loss", "training_loss")
 RATES = ("examples_per_second", "samples_per_second", "train_samples_per_second", "tokens_per_second")
 
@@ -34,8 +33,9 @@ class Facts(Record):
     billable: seconds from start to end, times hosts: what a platform that bills by the second takes.
     compiled: what the compiler reported of the first rank, {} without a report.
     losses: (step, loss), in their order.
-    rate: the name of the throughput that the script printed, and its last value; None where it printed none.
+    rate: the name of the throughput that was measured, and its last value; None where there is none.
     data: the digests of each channel's data by its name, one for each that hosts have (docs/data.md); "" for an unknown one.
+    metrics: the last value of each.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Facts(Record):
     losses: tuple[tuple[float, float], ...]
     rate: tuple[str, float] | None
     data: dict[str, tuple[str, ...]] = {}  # noqa: RUF012
+    metrics: dict[str, float] = {}  # noqa: RUF012
 
 
 def read_run(path: str) -> Facts:
@@ -70,7 +71,10 @@ def read_run(path: str) -> Facts:
     records.sort(key=lambda item: item[0].get("cluster", {}).get("rank", 0))
     first, first_path = records[0]
     everything = [record for record, _ in records]
-    losses, rate = _metrics(first_path)
+    reader = Reader(None)
+    job_folder = os.path.abspath(f"{first_path}/../../../..")  # of JOB/output/data/run/HOST.json
+    folder = min(path, job_folder, key=len)  # a run's folder has a job folder for each host
+    metrics = metrics_of(folder, metrics_in(load(folder).status), reader)
     seconds = [record["seconds"] for record in everything if isinstance(record.get("seconds"), (int, float))]
     hosts = len(first.get("cluster", {}).get("hosts") or records)
     compiler = first.get("compiler") or {}
@@ -83,9 +87,10 @@ def read_run(path: str) -> Facts:
         training=max(filter(None, map(_training, everything)), default=None),
         billable=max(seconds) * hosts if seconds else None,
         compiled=ranks[min(ranks, key=_as_number)] if ranks else {},
-        losses=tuple(losses),
-        rate=rate,
+        losses=tuple(_losses(reader.curves())),
+        rate=_rate(metrics),
         data=_data(everything),
+        metrics={name: one.last for name, one in metrics.items()},
     )
 
 
@@ -127,35 +132,14 @@ def _training(record: dict[str, Any]) -> float:
     return sum(phase["seconds"] for phase in record["phases"] if phase.get("name") == "training")
 
 
-def _log_beside(record: str) -> str:
-    """The log of the host's first rank: output/data/run/<host>.json -> output/data/logs/<host>.rank<n>.log."""
-    folder, name = os.path.split(record)
-    logs = glob.glob(f"{glob.escape(os.path.dirname(folder))}/logs/{glob.escape(name[: -len('.json')])}.rank*.log")
-    return min(logs, key=lambda path: _as_number(path.rpartition(".rank")[2].removesuffix(".log")), default="")
+def _losses(curves: dict[str, Curve]) -> list[tuple[float, float]]:
+    """(step, loss) pairs."""
+    named = next((curves[name] for name in LOSSES if name in curves and len(curves[name].track) > 1), None)
+    pairs = zip(map(float, named.whole_steps()), named.track.values, strict=True) if named else ()
+    return [(step, value) for step, value in pairs if math.isfinite(value)]
 
 
-def _metrics(record: str) -> tuple[list[tuple[float, float]], tuple[str, float] | None]:
-    """(step, loss) pairs and the throughput: from the run's files of metrics, else from the log beside the record."""
-    output = os.path.dirname(os.path.dirname(os.path.dirname(record)))
-    series = read_outputs(output)
-    if not series:
-        series = series_of([_logged(_log_beside(record))])
-    named = [series[name] for name in LOSSES if name in series and len(series[name].points) > 1]
-    losses = [] if not named else list(zip(map(float, named[0].steps()), _values(named[0]), strict=True))
-    rates = [(name, _values(series[name])) for name in RATES if name in series]
-    return [(step, value) for step, value in losses if math.isfinite(value)], next(
-        ((name, values[-1]) for name, values in rates if math.isfinite(values[-1])), None
-    )
-
-
-def _values(series: Series) -> list[float]:
-    return [point.value for point in series.points]
-
-
-def _logged(path: str) -> list[Point]:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - LARGEST))
-            return list(scan_file(Scraper(), [file.read(LARGEST)], 0.0))
-    except OSError:
-        return []
+def _rate(metrics: dict[str, Summary]) -> tuple[str, float] | None:
+    """The throughput that the run has measured."""
+    rates = ((name, metrics[name].last) for name in RATES if name in metrics)
+    return next(((name, value) for name, value in rates if math.isfinite(value)), None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from trainshed.base.errors import one_line, shorten
 from trainshed.base.record import Record
 
-from .facts import Facts
+from .facts import LOSSES, Facts
 
 
 class Row(Record):
@@ -22,7 +23,7 @@ class Row(Record):
 
 
 def rows(*runs: Facts) -> list[Row]:
-    """The four comparisons (throughput, loss, training time, billable seconds), the data, and what the compiler did."""
+    """Throughput, loss, training time, billable seconds, all other metrics, the data, and what the compiler did."""
     made = [
         _row("state", [run.state for run in runs]),
         _row("compiler", [run.compiler or "none" for run in runs]),
@@ -31,6 +32,7 @@ def rows(*runs: Facts) -> list[Row]:
         _seconds("training time, s", [run.training for run in runs]),
         _seconds("billable, s", [run.billable for run in runs]),
     ]
+    made += _others(runs)
     made += [_data(name, runs) for name in sorted(set().union(*(run.data for run in runs)))]
     if any(run.compiled for run in runs):
         made += [_row("graphs, breaks", map(_graphs, runs)), _row("cache hits, misses", map(_cache, runs))]
@@ -65,7 +67,7 @@ def _steps_per_second(facts: Facts) -> float | None:
 
 def _loss(runs: Sequence[Facts]) -> list[Row]:
     if not all(run.losses for run in runs):
-        return [_row("loss", ["" if run.losses else "not printed" for run in runs])]
+        return [_row("loss", ["" if run.losses else "not measured" for run in runs])]
     made = [_row("loss, last", [f"{run.losses[-1][1]:.6g}" for run in runs])]
     a = dict(runs[0].losses)
     common = sorted(a.keys() & set.intersection(*(set(dict(run.losses)) for run in runs[1:])))
@@ -77,6 +79,19 @@ def _loss(runs: Sequence[Facts]) -> list[Row]:
             apart.append(f"{distance:.3g} at most, at step {-step:g}")
         made.append(_row(f"loss, difference over {len(common)} steps", [""] * len(runs), apart))
     return made
+
+
+def _others(runs: Sequence[Facts]) -> list[Row]:
+    """The last value of each metric that no other row tells."""
+    losses = {name for run in runs for name in run.metrics if name in LOSSES}
+    rates = {run.rate[0] if run.rate else "" for run in runs}
+    told = {*(losses if len(losses) == 1 and all(run.losses for run in runs) else ()), *(rates if len(rates) == 1 else ())}
+    names = dict.fromkeys(name for run in runs for name in run.metrics if name not in told)
+    return [_last(name, [run.metrics.get(name) for run in runs]) for name in names]
+
+
+def _last(name: str, values: Sequence[float | None]) -> Row:
+    return _row(f"{shorten(one_line(name), 60)}, last", ["" if one is None else f"{one:.6g}" for one in values])
 
 
 def _seconds(name: str, values: Sequence[float | None]) -> Row:

@@ -12,6 +12,7 @@ from trainshed.base.secrets import MASK
 from trainshed.runner.files import layout
 from trainshed.runner.files.expected_data import check_data
 from trainshed.runner.job.job import Job, Parent
+from trainshed.runner.state.outputs import last_values
 from trainshed.runner.state.provenance import Provenance, provenance_of
 from trainshed.runner.state.stored import Stored, refuse_masked
 
@@ -79,18 +80,14 @@ def job_again(run: Stored, wish: Wish, environ: Mapping[str, str], say: Say) -> 
 
 def compared(before: Stored, after: Stored) -> list[str]:
     """One line for each metric that both runs have at their end, and whether the values are the same to the bit."""
-    first, second = _metrics(before), _metrics(after)
+    first, second = (last_values(run.folder, run.status) for run in (before, after))
     lines = []
     for name in first:
         if name in second:
-            same = first[name] == second[name]
+            same = repr(first[name]) == repr(second[name])  # NaN, too
             values = f"{second[name]!r}, the same to the bit" if same else f"{second[name]!r}, was {first[name]!r}"
             lines.append(f"{name}: {values}")
     return lines
-
-
-def _metrics(run: Stored) -> dict[str, Any]:
-    return {str(one.get("MetricName")): one.get("Value") for one in run.status.get("FinalMetricDataList") or []}
 
 
 def _with_secrets(job: Job, wish: Wish, name: str) -> Job:

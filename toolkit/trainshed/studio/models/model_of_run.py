@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from trainshed.base.archive import unpack
 from trainshed.base.errors import TrainshedError
 from trainshed.base.files import open_plain
 from trainshed.runner.control.parent import model_sha256
+from trainshed.runner.state.outputs import last_values
 from trainshed.runner.state.provenance import provenance_of
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.models.version import Facts
@@ -98,13 +100,8 @@ def facts_of(run: Stored) -> Facts:
 
 
 def metrics_of(run: Stored) -> dict[str, float]:
-    """The last value of each metric, as the run's status has them; those that are not finite are left out."""
-    found = {}
-    for one in _dicts(run.status.get("FinalMetricDataList")):
-        name, value = one.get("MetricName"), one.get("Value")
-        if isinstance(name, str) and isinstance(value, (int, float)) and abs(value) < float("inf"):
-            found[name] = float(value)
-    return found
+    """The last value of each metric; those that are not finite are left out."""
+    return {name: value for name, value in last_values(run.folder, run.status).items() if math.isfinite(value)}
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Mapping, Sequence
 
-    from trainshed.metrics.columns import Curve
+    from trainshed.metrics.reading import Curve
 
 # `eval_loss`, `val/acc`, `loss_train`: a role, and what was measured in it.
 _ROLES = {
@@ -55,11 +55,17 @@ def groups(names: Sequence[str]) -> list[Group]:
         members.sort(key=lambda member: (_ORDER.index(member[0]), member[1]))
         made.append(Group(single, tuple(members)))
 
-    def rank(group: Group) -> tuple[int, bool, str]:
+    def rank(group: Group) -> tuple[int, bool, list[tuple[int, str]]]:
         place = next((place for place, pattern in enumerate(_FIRST) if pattern.search(group.title)), len(_FIRST))
-        return place, len(group.members) == 1, group.title.lower()
+        return place, len(group.members) == 1, _in_words(group.title)
 
     return sorted(made, key=rank)
+
+
+def _in_words(title: str) -> list[tuple[int, str]]:
+    """By what titles are ordered: numbers in them by their values, so that layer 2 comes before layer 10."""
+    parts = re.split(r"([0-9]{1,15})", title.lower())
+    return [(int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts)]
 
 
 def role_of(name: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from trainshed.base.files import listed, read_bytes, read_object
 from trainshed.base.record import Record
 from trainshed.base.secrets import mask_leaves, mask_mapping
 from trainshed.contract.wire.findings import Finding, findings_in
-from trainshed.metrics.columns import Columns, Curve
+from trainshed.metrics.reading import Curve, Reader
 from trainshed.observe.goodput import told
 from trainshed.observe.job_marks import HostFiles, job_ledger
 from trainshed.observe.place import profiler_folder
@@ -125,11 +125,11 @@ def gather(
         goodput: the run's; None for that of these hosts alone.
     """
     read = read_attempts(attempts, secrets)
-    columns = Columns()
-    whole = columns.read_on((output for hosts in attempts for output, _ in hosts), seconds)
+    metrics = Reader()
+    whole = metrics.read_on((output for hosts in attempts for output, _ in hosts), seconds)
     known = [host for attempt in read for host in attempt.hosts]
     job = next((text for host in reversed(known) if (text := mapping(host.record.get("job")).get("name"))), "")
-    curves = {str(mask_leaves(curve.name, secrets)): curve for curve in columns.curves().values()}
+    curves = {str(mask_leaves(curve.name, secrets)): curve for curve in metrics.curves().values()}
     of = "of this host alone, from the start of `train`" if goodput is None else ""
     spent = _goodput(read) if goodput is None else goodput
     return RunFacts(name or str(mask_leaves(job, secrets)), read, curves, mask_leaves(status, secrets), whole, spent, of)

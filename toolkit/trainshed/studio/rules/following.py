@@ -7,7 +7,7 @@ import os
 
 from trainshed.base.files import open_plain
 from trainshed.metrics.points import Point, point_of
-from trainshed.metrics.series import folders_of
+from trainshed.metrics.reading import folders_of
 from trainshed.observe.steps import FOLDER as STEPS
 from trainshed.observe.steps import window_of
 from trainshed.observe.system import files_below, sample_of

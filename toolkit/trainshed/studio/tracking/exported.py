@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from trainshed.metrics.series import Series, read_outputs
-from trainshed.runner.state.outputs import attempts_of
+from trainshed.metrics.reading import Curve, read
+from trainshed.runner.state.outputs import outputs_of
 from trainshed.runner.state.provenance import provenance_of
 from trainshed.runner.state.stored import Stored
 
@@ -31,7 +31,7 @@ class Exported:
     ended: float
     parameters: dict[str, Any] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
-    series: tuple[Series, ...] = ()
+    series: tuple[Curve, ...] = ()
     model: str = ""
 
 
@@ -50,8 +50,7 @@ def exported(run: Stored, *, metrics: bool = True) -> Exported:
         "mlflow.source.git.repoURL": known.git.get("remote"),
     }
     parameters = run.status.get("HyperParameters")
-    hosts = [host for attempt in attempts_of(run.folder) for host in attempt]
-    series = read_outputs(f"{run.folder}/output", *(output for output, _ in hosts)) if metrics else {}
+    series = read(outputs_of(run.folder)) if metrics else {}
     return Exported(
         key=run.id or run.folder,
         name=run.name,

@@ -15,8 +15,8 @@ import time
 
 from trainshed.base.errors import one_line
 from trainshed.base.files import read_object, write_atomic
-from trainshed.metrics.columns import Columns
-from trainshed.runner.state.outputs import attempts_of
+from trainshed.metrics.reading import Reader
+from trainshed.runner.state.outputs import outputs_of
 from trainshed.runner.state.stored import load
 
 from .exported import exported
@@ -34,7 +34,7 @@ class Live:
     def __init__(self, folder: str, experiment: str) -> None:
         self.folder, self.experiment = folder, experiment
         self.store: MlflowRun | None = None
-        self.columns = Columns()
+        self.metrics = Reader()
         self.sent: dict[str, int] = {}  # by metric of ours: values that have been sent
         self.theirs: set[str] = set()  # names, as MLflow has them, that the script itself sends
         noted = read_object(f"{folder}/{NOTED}", 1 << 20)
@@ -49,9 +49,9 @@ class Live:
         if not self.described:
             store.describe(exported(run, metrics=False))
             self.described = True
-        self.columns.read_on(output for attempt in attempts_of(self.folder) for output, _ in attempt)
+        self.metrics.read_on(outputs_of(self.folder))
         new: list[Value] = []
-        curves = self.columns.curves()
+        curves = self.metrics.curves()
         counts = {name: len(curve.track) for name, curve in curves.items()}
         if self.again:  # a run that is resumed: MLflow has a part of it
             self.end()

@@ -146,7 +146,7 @@ def send_all(run: Exported, store: MlflowRun, *, model: bool = False) -> tuple[i
         if name in theirs:
             continue
         held = store.values(name) if name in there else set()
-        values = [value_of(name, point, number) for number, point in enumerate(one.points, 1)]
+        values = [value_of(name, point, number) for number, point in enumerate(one.points(), 1)]
         count += store.send(value for value in values if (value[1], value[2], _comparable(value[3])) not in held)
     files = store.send_model(run.model) if model else 0
     if run.over:

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from trainshed.metrics.series import Series
+from trainshed.metrics.reading import Curve
 
 from .exported import Exported
 
@@ -19,7 +19,7 @@ def write_long(out: TextIO, runs: Iterable[Exported]) -> int:
     table.writerow(LONG)
     for run in runs:
         for one in run.series:
-            rows = [(run.name, one.name, p.rank, p.step, p.epoch, p.time, p.value) for p in one.points]
+            rows = [(run.name, one.name, p.rank, p.step, p.epoch, p.time, p.value) for p in one.points()]
             table.writerows(rows)
             count += len(rows)
     return count
@@ -38,9 +38,9 @@ def write_wide(out: TextIO, runs: Iterable[Exported]) -> int:
     return count
 
 
-def _rows(series: Iterable[Series]) -> Iterator[tuple[int, dict[str, float]]]:
+def _rows(series: Iterable[Curve]) -> Iterator[tuple[int, dict[str, float]]]:
     rows: dict[int, dict[str, float]] = {}
     for one in series:
-        for point, step in zip(one.points, one.steps(), strict=True):
+        for point, step in zip(one.points(), one.whole_steps(), strict=True):
             rows.setdefault(step, {})[one.name] = point.value
     yield from sorted(rows.items())

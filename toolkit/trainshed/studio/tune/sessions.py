@@ -13,6 +13,7 @@ from trainshed.base.errors import EXIT_SUCCESS, JobError, TrainshedError
 from trainshed.runner.control.operations import stop as stop_run
 from trainshed.runner.control.resolve_models import with_pinned_models
 from trainshed.runner.job.references import look_up, secrets_of
+from trainshed.runner.notify.telling import Telling
 from trainshed.runner.state.stored import refuse_masked
 from trainshed.studio.batches.folder import shown
 from trainshed.studio.batches.session import end_worker
@@ -27,8 +28,18 @@ from .tuning_folder import TuningFolder, described, read_asked, stored_tuning, t
 from .warm import known_of
 
 # What may be another in a later session: it does not change what a trial is.
-_MAY_CHANGE = ("limits", "notes", "file", "created")
-_JOB_MAY_CHANGE = ("source_dir", "notes", "tags", "grace_seconds", "environment", "references", "resources", "retries")
+_MAY_CHANGE = ("limits", "notes", "notify", "file", "created")
+_JOB_MAY_CHANGE = (
+    "source_dir",
+    "notes",
+    "tags",
+    "grace_seconds",
+    "environment",
+    "references",
+    "resources",
+    "retries",
+    "notify",
+)
 
 
 def tune(tuning: Tuning, file: str, path: str, environ: Mapping[str, str], retry_failed: bool = False) -> int:
@@ -57,7 +68,11 @@ def tune(tuning: Tuning, file: str, path: str, environ: Mapping[str, str], retry
             board.say(f"note: {note}")
         known = known_of(tuning, board.say)
         try:
+            telling = Telling(tuning.notify, tuning.name, folder.path, folder.log, secrets_of(tuning.job, {}))
+            telling.tell("start", "InProgress", f"{tuning.strategy.kind} search, {tuning.aim}")
             status = Tuner(tuning, folder, environ, known, board.say, board.show, retry_failed).run()
+            ended = {"status": "", "reason": "", **folder.outcome()}
+            telling.tell("failure" if ended["status"] == "Failed" else "end", ended["status"], ended["reason"])
         except TrainshedError:
             running = [one.number for one in folder.trials(tuning.space) if look(folder, one.number).runner]
             if running:

@@ -14,7 +14,7 @@ from trainshed.base.errors import did_you_mean, some
 from trainshed.contract.distributions import CPUS
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 from trainshed.machine.cgroup import cpus
-from trainshed.metrics.columns import Columns
+from trainshed.metrics.reading import Reader
 from trainshed.runner.control.detached import follow
 from trainshed.runner.control.operations import to_resume
 from trainshed.runner.files.run import Run
@@ -22,7 +22,7 @@ from trainshed.runner.job.job import ALL_GPUS, Job
 from trainshed.runner.job.nodes import RawText
 from trainshed.runner.job.places import find
 from trainshed.runner.places import gpus
-from trainshed.runner.state.outputs import attempts_of
+from trainshed.runner.state.outputs import outputs_of
 from trainshed.runner.state.stored import Stored, refuse_masked
 from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
 from trainshed.studio.batches.held_runs import Standing, look_at, start_run, taken
@@ -181,7 +181,7 @@ class Curves:
 
     def __init__(self, folder: TuningFolder, objective: Objective, early: EarlyStopping) -> None:
         self.folder, self.objective, self.early = folder, objective, early
-        self._columns: dict[int, Columns] = {}
+        self._readers: dict[int, Reader] = {}
         self._whole: dict[int, list[tuple[float, float]]] = {}
 
     def of(self, number: int) -> list[tuple[float, float]]:
@@ -197,7 +197,7 @@ class Curves:
         """The curve of a trial that is over: read once."""
         if number not in self._whole:
             self._whole[number] = self.of(number)
-            self._columns.pop(number, None)
+            self._readers.pop(number, None)
         return self._whole[number]
 
     def names(self, number: int) -> list[str]:
@@ -206,7 +206,7 @@ class Curves:
 
     def drop(self, number: int) -> None:
         """Forgets what was read of a trial: its run starts anew, or is over."""
-        self._columns.pop(number, None)
+        self._readers.pop(number, None)
 
     def values(self, number: int, objectives: Sequence[Objective]) -> tuple[tuple[float, ...], str]:
         """(the objectives of a trial, why there are none). Values that are not finite are none."""
@@ -235,10 +235,10 @@ class Curves:
             return None, f"{metric} is {'NaN' if values[-1] != values[-1] else values[-1]}"
         return values[-1], ""
 
-    def _read(self, number: int) -> Columns:
-        columns = self._columns.setdefault(number, Columns())
-        columns.read_on(output for hosts in attempts_of(self.folder.run(number)) for output, _ in hosts)
-        return columns
+    def _read(self, number: int) -> Reader:
+        reader = self._readers.setdefault(number, Reader())
+        reader.read_on(outputs_of(self.folder.run(number)))
+        return reader
 
 
 def ended(trial: Trial, run: Stored, values: tuple[float, ...], missing: str) -> Trial:

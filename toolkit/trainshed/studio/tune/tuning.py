@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainshed.runner.job.job import Job
+from trainshed.runner.job.job import Job, Notify
 from trainshed.runner.job.places import BUILT_IN, HERE, known
 
 from .space import Parameter
@@ -124,6 +124,7 @@ class Tuning:
     name: of the tuning job and its folder. job: what each trial runs, but for its own hyperparameters.
     further: objectives after the first, where there are several.
     place: where trials run; elsewhere than here each is a job of its own.
+    notify: who is told when it starts and ends; the job's own `notify` tells of each trial.
     raw: whether hyperparameters are handed on as texts, letter by letter, as those of a request are.
     notes: what the user should know of how it was read.
     """
@@ -139,6 +140,7 @@ class Tuning:
     further: tuple[Objective, ...] = ()
     place: str = HERE.name
     raw: bool = False
+    notify: tuple[Notify, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

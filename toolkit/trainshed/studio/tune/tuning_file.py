@@ -29,6 +29,7 @@ from trainshed.runner.job.fields import BY_NAME as JOB_FIELDS
 from trainshed.runner.job.fields import DAY, Field
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.nodes import Node
+from trainshed.runner.job.notify import read_notify
 from trainshed.runner.job.places import HERE, find
 from trainshed.runner.job.request import is_request, read_file, translate
 from trainshed.runner.job.yamlfile import read_nodes
@@ -138,6 +139,7 @@ FIELDS = (
     Field("early_stopping", "record", "which trials end before they are over", rows=EARLY, short="kind"),
     Field("completion", "record", "when it is good enough", rows=COMPLETION),
     Field("warm_start", "record", "earlier tuning jobs whose trials are known", rows=WARM, short="parents"),
+    JOB_FIELDS["notify"],
 )  # fmt: skip
 _BY_NAME = {row.name: row for row in FIELDS}
 _RANGE = ("type", "low", "high", "scale", "step", "values", "when")
@@ -224,6 +226,7 @@ def tuning_of_parts(parts: Parts, environ: Mapping[str, str], path: str, stem: s
         warm=_warm(fields, environ),
         place=_place(fields, job, environ, problems),
         raw=parts.raw,
+        notify=read_notify(fields, JOB_FIELDS["notify"]),
         notes=(*job.notes, *parts.notes),
     )
     return _checked(tuning, fields)

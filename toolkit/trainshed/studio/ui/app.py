@@ -19,12 +19,13 @@ from trainshed.runner.control import operations
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.run_goodput import goodput_of
 from trainshed.runner.state.stored import Stored
+from trainshed.studio.catalogue.language import ExpressionError
 from trainshed.studio.pages.facts import RunFacts, read_attempts
 from trainshed.studio.pages.report import report
 
 from . import browse, logbook
 from .actions import Actions
-from .catalog import Catalog, key_of
+from .catalog import Catalog, key_of, said
 from .connection import mark_as_proven
 from .details import details
 from .guard import Guard
@@ -80,6 +81,8 @@ class Site:
             Route("/static/{name}", self._static),
             Route("/ticket/{word}/{name}", self._fetch),
             Route("/api/runs", self._runs),
+            Route("/api/names", self._names),
+            Route("/api/filter", self._filter, methods=["POST"]),
             Route("/api/overlay", self._overlay, methods=["POST"]),
             *(Route(f"/api/runs/{{key}}{path}", self._of_run(act), methods=[how]) for path, (how, act) in by_run.items()),
         ]
@@ -126,7 +129,21 @@ class Site:
             since = _whole(request.query_params.get("since"), 0)
         except _Refused as refused:
             return JSONResponse({"error": refused.why}, refused.status)
-        return JSONResponse(await run_in_threadpool(self._catalog.changes, since))
+        wanted, had = request.query_params.get("columns", ""), request.query_params.get("had")
+        return JSONResponse(await run_in_threadpool(self._catalog.changes, since, wanted, had))
+
+    async def _names(self, _request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self._catalog.names))
+
+    async def _filter(self, request: Request) -> Response:
+        """The runs that fit; a clear word where the text cannot be read."""
+        try:
+            text = str((await _body(request)).get("text", ""))
+            return JSONResponse({"keys": await run_in_threadpool(self._catalog.fitting, text)})
+        except _Refused as refused:
+            return JSONResponse({"error": refused.why}, refused.status)
+        except ExpressionError as error:
+            return JSONResponse({"problem": said(error)})
 
     async def _overlay(self, request: Request) -> Response:
         try:

@@ -1,4 +1,4 @@
-"""The runs that the page shows, and what is new about them. Two thousand runs are looked at anew within milliseconds.
+"""The runs that the page shows, and what is new about them: the catalogue of `trainshed ls`, looked at again and again.
 
 A run's files are read again only where they have changed, and only while somebody looks.
 """
@@ -7,29 +7,40 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from trainshed.base.errors import one_line
-from trainshed.runner.files.user_dirs import RUNS
-from trainshed.runner.state import index
+from trainshed.base.plain_json import finite
+from trainshed.metrics.reading import Reader
 from trainshed.runner.state.stored import Stored, load
+from trainshed.studio.catalogue.language import ExpressionError, Name, read_names
+from trainshed.studio.catalogue.listing import all_names, common_metrics, fitting, values_of
+from trainshed.studio.catalogue.open_catalogue import Catalogue
+from trainshed.studio.catalogue.refresh import path_of
+from trainshed.studio.catalogue.tables import COLUMNS
 
 PAUSE = 1.0  # seconds between two looks
-_DEPTH = 3  # folders below --runs in which runs are looked for
-_MOST_FOLDERS = 20_000
-Signature = tuple[tuple[int, int, int], ...]
+MOST_COLUMNS = 30
+LONGEST = 300  # characters of a cell
+USUAL = ("state", "name", "tags", "started", "duration", "place")
+_FACTS = (*COLUMNS, "tags")
+_WORDS = ("name", "state", "phase", "tags", "image", "place", "note", "folder")  # what words are looked for in
+_EXPRESSION = re.compile(r"[=<>~()]|\b(?:in|is|like)\b")  # what no mere words hold
 
 
 class Entry:
-    """One run. version: of the catalog when its row last changed."""
+    """One run. version: of the catalog when it last changed. facts: all of it but metrics and hyperparameters."""
 
-    __slots__ = ("row", "signature", "stored", "version")
+    __slots__ = ("facts", "folder", "run", "version", "words")
 
-    def __init__(self, stored: Stored, signature: Signature, row: dict[str, Any], version: int) -> None:
-        self.stored, self.signature, self.row, self.version = stored, signature, row, version
+    def __init__(self, run: int, folder: str, facts: tuple[Any, ...], version: int) -> None:
+        self.run, self.folder, self.facts, self.version = run, folder, facts, version
+        held = dict(zip(_FACTS, facts, strict=True))
+        self.words = " ".join(_text(held[name]) for name in _WORDS if held[name]).lower()
 
 
 class Catalog:
@@ -40,23 +51,58 @@ class Catalog:
     """
 
     def __init__(self, environ: Mapping[str, str], folders: tuple[str, ...] = ()) -> None:
-        self._environ = environ
-        self._folders = folders
+        self._catalogue = Catalogue(environ, folders, lambda _: None)
+        self._readers: dict[str, Reader] = {}  # of runs that go on
         self._entries: dict[str, Entry] = {}
         self._gone: dict[str, int] = {}  # key -> version at which it went
         self._keys: dict[str, str] = {}  # folder -> key: following all links takes longer than the rest of a look
         self._version = 1
         self._looked = 0.0
-        self._indexed: tuple[int, list[str]] = (-1, [])
         self._lock = threading.Lock()
 
-    def changes(self, since: int) -> dict[str, Any]:
-        """Rows that are new or other than at a version, keys of runs that are gone, and the present version."""
+    def changes(self, since: int, wanted: str = "", had: str | None = None) -> dict[str, Any]:
+        """Rows that are new or other than at a version, keys of runs that are gone, and the present version.
+
+        Args:
+            wanted: the columns, as `trainshed ls --columns` takes them; "" for the usual ones.
+            had: the columns that the page has, None for these: where they are others, all rows come.
+
+        Returns:
+            columns: (name, kind) of each. rows: key, name, state and phase, and `values`, one a column. version, gone.
+            had: to be sent next time. problem: why the usual columns come and not those wanted, "" where they do.
+        """
         with self._lock:
             self._look()
-            rows = [entry.row for entry in self._entries.values() if entry.version > since]
-            gone = [key for key, version in self._gone.items() if version > since] if since else []
-            return {"version": self._version, "rows": rows, "gone": gone}
+            names, problem = self._names_of(wanted)
+            spelled = ",".join(map(str, names))
+            since = since if had in (None, spelled) else 0
+            entries = {key: entry for key, entry in self._entries.items() if entry.version > since}
+            kinds, rows = values_of(self._catalogue.connection, names, [entry.run for entry in entries.values()])
+            return {
+                "version": self._version,
+                "columns": [[str(name), kind] for name, kind in zip(names, kinds, strict=True)],
+                "rows": [_row(key, entry, row) for (key, entry), row in zip(entries.items(), rows, strict=True)],
+                "gone": [key for key, version in self._gone.items() if version > since] if since else [],
+                "had": spelled,
+                "problem": problem,
+            }
+
+    def fitting(self, text: str) -> list[str]:
+        """Keys of the runs that words, or an expression of `trainshed ls --where`, are true of. Raises ExpressionError."""
+        with self._lock:
+            self._look()
+            if _EXPRESSION.search(text):
+                runs = {*fitting(self._catalogue.connection, text, "filter")}
+                return [key for key, entry in self._entries.items() if entry.run in runs]
+            words = text.lower().split()
+            return [key for key, entry in self._entries.items() if all(word in entry.words for word in words)]
+
+    def names(self) -> dict[str, list[str]]:
+        """What there may be columns of, by kind."""
+        with self._lock:
+            self._look()
+            found = all_names(self._catalogue.connection)
+        return {kind: [str(name) for name in names] for kind, names in found.items()}
 
     def find(self, key: str) -> Stored | None:
         """A run as its files are now; None for a key of none."""
@@ -64,63 +110,53 @@ class Catalog:
             if key not in self._entries:
                 self._look()
             entry = self._entries.get(key)
-        return load(entry.stored.folder) if entry else None
+        return load(entry.folder) if entry else None
 
     def look_again(self) -> None:
         """The next look is not put off."""
         self._looked = 0.0
 
+    def _names_of(self, wanted: str) -> tuple[list[Name], str]:
+        """The columns, and why they are not those wanted."""
+        problem = ""
+        try:
+            names = [name for name, _ in read_names(wanted, "columns")][:MOST_COLUMNS] if wanted.strip() else []
+            values_of(self._catalogue.connection, names, [])  # refused now where no run has them
+        except ExpressionError as error:
+            names, problem = [], said(error)
+        metrics = [name.replace(prefix="metric") for name in common_metrics(self._catalogue.connection)]
+        return names or [*map(Name, USUAL), *metrics], problem
+
     def _look(self) -> None:
-        now = time.monotonic()
-        if now - self._looked < PAUSE and self._looked:
+        if self._looked and time.monotonic() - self._looked < PAUSE:
             return
-        seen: set[str] = set()
+        connection = self._catalogue.connection
+        found = self._catalogue.look(self._readers)
+        shown, read = {*found.shown}, {*found.read}
+        known = {entry.run: key for key, entry in self._entries.items()}
+        fresh = [run for run in shown if run in read or run not in known]
+        folders = dict(connection.execute("SELECT run, folder FROM runs"))
+        _, rows = values_of(connection, [*map(Name, _FACTS)], fresh)
         version = self._version + 1
-        for folder in self._found():
-            key = self._keys.get(folder)
-            if key is None:
-                key = self._keys[folder] = key_of(folder)
-            if key in seen:
-                continue
-            seen.add(key)
-            signature = tuple(_signature(f"{folder}/{name}") for name in ("status.json", "job.json"))
-            entry = self._entries.get(key)
-            if entry is not None and entry.signature == signature and entry.stored.ended:
-                continue
-            if entry is None or entry.signature != signature:
-                stored = load(folder)
-                if not (stored.status or stored.about):
-                    seen.discard(key)
-                    continue
-            else:
-                stored = entry.stored
-            row = row_of(key, stored)
-            if entry is None or entry.row != row:
-                self._entries[key] = Entry(stored, signature, row, version)
-                self._version = version
-                self._gone.pop(key, None)
-            else:
-                entry.signature, entry.stored = signature, stored
-        for key in self._entries.keys() - seen:
+        changed = [self._put(run, path_of(folders[run]), row, version) for run, row in zip(fresh, rows, strict=True)]
+        gone = [key for key, entry in self._entries.items() if entry.run not in shown]
+        for key in gone:
             del self._entries[key]
-            self._gone[key] = self._version = version
+            self._gone[key] = version
+        if gone or any(changed):
+            self._version = version
         self._looked = time.monotonic()
 
-    def _found(self) -> list[str]:
-        folders = [*self._index(), *_folders_in(RUNS)]
-        for folder in self._folders:
-            folders += _runs_below(folder)
-        return folders
-
-    def _index(self) -> list[str]:
-        """The index's folders; read again only when an entry has come or gone."""
-        try:
-            changed = os.stat(index.folder(self._environ)).st_mtime_ns
-        except OSError:
-            return []
-        if changed != self._indexed[0]:
-            self._indexed = (changed, index.folders(self._environ))
-        return self._indexed[1]
+    def _put(self, run: int, folder: str, facts: tuple[Any, ...], version: int) -> bool:
+        """Notes a run that was read; whether it is another than before."""
+        key = self._keys.get(folder)
+        if key is None:
+            key = self._keys[folder] = key_of(folder)
+        entry = self._entries.get(key)
+        changed = entry is None or entry.facts != facts
+        self._entries[key] = Entry(run, folder, facts, version if entry is None or changed else entry.version)
+        self._gone.pop(key, None)
+        return changed
 
 
 def key_of(folder: str) -> str:
@@ -128,82 +164,29 @@ def key_of(folder: str) -> str:
     return hashlib.sha256(os.path.realpath(folder).encode("utf-8", "surrogateescape")).hexdigest()[:20]
 
 
-def row_of(key: str, run: Stored) -> dict[str, Any]:
-    """What the table shows of a run."""
-    from trainshed.studio.pages.timeline import instant, paused
+def said(error: ExpressionError) -> str:
+    """What is wrong with an expression, and what to do, in one line."""
+    return one_line(error.message + (f" ({error.hint})" if error.hint else ""))
 
-    status = run.status
-    state, more = standing(run)
-    started = instant(status.get("CreationTime"))
-    resources = status.get("ResourceConfig") or {}
-    tags = run.ours.get("Tags")
-    metrics = [
-        [one_line(str(one.get("MetricName")))[:80], _finite(one.get("Value"))]
-        for one in (status.get("FinalMetricDataList") or [])[:40]
-    ]
-    metrics.sort(key=lambda item: "loss" not in str(item[0]).lower())
+
+def _row(key: str, entry: Entry, values: tuple[Any, ...]) -> dict[str, Any]:
+    held = dict(zip(_FACTS, entry.facts, strict=True))
     return {
         "key": key,
-        "name": run.name,
-        "state": state,
-        "more": one_line(more)[:300],
-        "started": started,
-        "paused": paused(status),
-        "seconds": status.get("TrainingTimeInSeconds"),
-        "hosts": resources.get("InstanceCount") if isinstance(resources.get("InstanceCount"), int) else None,
-        "image": one_line(str((status.get("AlgorithmSpecification") or {}).get("TrainingImage") or ""))[:200],
-        "tags": {one_line(str(name))[:80]: one_line(str(text))[:200] for name, text in tags.items()}
-        if isinstance(tags, dict)
-        else {},
-        "metrics": metrics[:3],
-        "folder": one_line(run.folder),
+        "name": _text(held["name"]),
+        "state": held["state"],
+        "phase": _text(held["phase"] or ""),
+        "values": [_sendable(value) for value in values],
     }
 
 
-def standing(run: Stored) -> tuple[str, str]:
-    """(state, what more there is to say), from the run's files and processes alone: no container engine is asked."""
-    state, phase = run.said
-    if run.copied:
-        return state, f"a copy of {run.copied}"
-    return run.standing() or ("Lost", f"its runner was killed while {phase}")
+def _sendable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_text(name): _text(text) for name, text in value.items()}
+    return _text(value) if isinstance(value, str) else finite(value)
 
 
-def _finite(value: object) -> float | str:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value if value - value == 0 else str(value)
-    return str(value)[:20]
-
-
-def _signature(path: str) -> tuple[int, int, int]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
-
-
-def _folders_in(folder: str) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [os.path.abspath(entry.path) for entry in entries if entry.is_dir()]
-    except OSError:
-        return []
-
-
-def _runs_below(top: str) -> list[str]:
-    """Folders of runs in a folder and below; links are not followed."""
-    found, queue, looked = [], [(os.path.abspath(top), 0)], 0
-    while queue and looked < _MOST_FOLDERS:
-        folder, depth = queue.pop()
-        looked += 1
-        if os.path.isfile(f"{folder}/status.json") or os.path.isfile(f"{folder}/job.json"):
-            found.append(folder)
-            continue
-        if depth >= _DEPTH:
-            continue
-        try:
-            with os.scandir(folder) as entries:
-                queue += [(entry.path, depth + 1) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            continue
-    return found
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={text}" if text else name for name, text in value.items())
+    return one_line(str(value))[:LONGEST]

@@ -9,10 +9,12 @@ from trainshed.base.errors import TrainshedError, one_line, visible
 from trainshed.base.secrets import mask_text
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.stored import Stored
+from trainshed.studio.catalogue import labels
+from trainshed.studio.catalogue.indexed import facts_of
 from trainshed.studio.pages.facts import RunFacts, mapping, read_attempts, words
 from trainshed.studio.pages.timeline import instant
 
-from .catalog import key_of, row_of
+from .catalog import key_of
 from .logbook import logs_of
 
 MOST_CHECKPOINTS = 100
@@ -26,7 +28,7 @@ def details(run: Stored) -> dict[str, Any]:
     hyperparameters = mapping(run.status.get("HyperParameters")) or mapping(job.get("hyperparameters"))
     versions = mapping(facts.record.get("versions"))
     return {
-        "run": row_of(key_of(run.folder), run),
+        "run": headline(run),
         "phases": _phases(run),
         "failure": _failure(facts, run),
         "findings": [
@@ -47,6 +49,16 @@ def details(run: Stored) -> dict[str, Any]:
             "clone": bool(run.about),
         },
     }
+
+
+def headline(run: Stored) -> dict[str, Any]:
+    """What stands above all else, as the catalogue has it."""
+    labelled = labels.read(run.folder, labels.of_job(run))
+    facts = facts_of(run, labelled)
+    names = ("name", "state", "phase", "started", "duration", "hosts", "place", "image", "note")
+    told = {name: _line(facts[name]) if isinstance(facts[name], str) else facts[name] for name in names}
+    tags = {_line(name): _line(text) for name, text in labelled.tags.items()}
+    return {**told, "key": key_of(run.folder), "folder": _line(run.folder), "tags": tags}
 
 
 def _phases(run: Stored) -> list[dict[str, Any]]:

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainshed.base.errors import one_line
-from trainshed.metrics.columns import Columns, Curve
-from trainshed.runner.state.outputs import attempts_of
+from trainshed.metrics.reading import Curve, Reader
+from trainshed.runner.state.outputs import outputs_of
 from trainshed.studio.pages.curves import axis, groups
 from trainshed.studio.pages.thin import thin
 
 READ_SECONDS = 0.4  # for what is new, of one request: a long history comes in pieces
 MOST_KEPT = 24  # runs whose columns stay in memory
-MOST_CHARTS = 60
 LARGEST_PARTS = 2000
 Lines = list[tuple[str, Curve]]
 Window = tuple[int, float, float]  # columns of a picture, and from where to where it goes
@@ -27,29 +26,29 @@ class Plots:
     """The metrics of the runs that were looked at last."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[Columns, threading.Lock]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[Reader, threading.Lock]] = OrderedDict()
         self._lock = threading.Lock()
 
     def curves(self, folder: str, seconds: float = READ_SECONDS) -> tuple[dict[str, Curve], bool]:
         """A run's curves as far as they have been read, and whether that is to the end."""
         with self._lock:
             if folder not in self._kept:
-                self._kept[folder] = (Columns(), threading.Lock())
+                self._kept[folder] = (Reader(), threading.Lock())
                 while len(self._kept) > MOST_KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(folder)
-            columns, lock = self._kept[folder]
+            reader, lock = self._kept[folder]
         with lock:
-            whole = columns.read_on([output for hosts in attempts_of(folder) for output, _ in hosts], seconds)
-            return columns.curves(), whole
+            whole = reader.read_on(outputs_of(folder), seconds)
+            return reader.curves(), whole
 
     def charts(self, runs: list[tuple[str, str]], asked: dict[str, Any]) -> dict[str, Any]:
         """The charts of a run, or of several over one another.
 
         Args:
             runs: (name, folder) of each.
-            asked: by the page: `known` (title -> points that it has), `axis` ("" for what fits), `parts`, and for a part of
-                one chart `title`, `low` and `high`.
+            asked: by the page: `known` (title -> points that it has), `seen` (the titles that it shows now; all without it),
+                `axis` ("" for what fits), `parts`, and for a part of one chart `title`, `low` and `high`.
 
         Returns:
             charts: those with other points than the page has. titles: of all. whole: whether everything has been read.
@@ -62,15 +61,16 @@ class Plots:
             whole = whole and done
         known = asked.get("known")
         known = known if isinstance(known, dict) else {}
-        wanted = asked.get("title")
+        wanted, seen = asked.get("title"), asked.get("seen")
         charts, titles = [], []
-        for title, lines in _arranged(read)[:MOST_CHARTS]:
+        for title, lines in _arranged(read):
             titles.append(one_line(title))
             count = sum(len(curve.track) for _, curve in lines)
             if isinstance(wanted, str):
-                if wanted == titles[-1]:
-                    charts.append(_chart(title, lines, count, asked))
-            elif known.get(titles[-1]) != count:
+                is_wanted = wanted == titles[-1]
+            else:
+                is_wanted = known.get(titles[-1]) != count and (not isinstance(seen, list) or titles[-1] in seen)
+            if is_wanted:
                 charts.append(_chart(title, lines, count, asked))
         return {"charts": charts, "titles": titles, "whole": whole}
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from trainshed.base.files import open_plain
 from trainshed.base.units import duration
-from trainshed.metrics.columns import Columns, Curve
+from trainshed.metrics.reading import Curve, Reader
 from trainshed.observe.bottleneck import verdict_of
 from trainshed.observe.place import profiler_folder
 from trainshed.observe.steps import PHASES, RankSteps, read_steps
 from trainshed.observe.system import read_system
 from trainshed.runner.display.follow import logs_of, rank_of
-from trainshed.runner.state.outputs import attempts_of
+from trainshed.runner.state.outputs import attempts_of, outputs_of
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.pages.curves import groups
 from trainshed.studio.pages.facts import mapping, read_attempts, words
@@ -60,14 +60,13 @@ class Watched:
     """
 
     def __init__(self, rank: int | None = None) -> None:
-        self._columns = Columns()
+        self._metrics = Reader()
         self._rank = rank
 
     def look(self, run: Stored, state: str) -> View:
         """The run as it is now."""
         attempts = attempts_of(run.folder)
-        outputs = [output for hosts in attempts for output, _ in hosts]
-        self._columns.read_on(outputs, READ_SECONDS)
+        self._metrics.read_on(outputs_of(run.folder), READ_SECONDS)
         profilers = [profiler_folder(output) for output, _ in (attempts[-1] if attempts else [])]
         facts = read_attempts(attempts[-1:])
         findings = [
@@ -77,7 +76,7 @@ class Watched:
         return View(
             run,
             state,
-            self._columns.curves(),
+            self._metrics.curves(),
             read_system(*profilers, since=time.time() - SYSTEM_SECONDS if not run.ended else 0.0),
             read_steps(*profilers),
             findings[-MOST_FINDINGS:],

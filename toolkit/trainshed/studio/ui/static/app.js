@@ -92,8 +92,6 @@ function lasting(seconds) {
     : minutes < 2880 ? Math.floor(minutes / 60) + " h " + String(minutes % 60).padStart(2, "0") + " min" : Math.floor(minutes / 1440) + " d";
 }
 
-const took = row => row.state === "InProgress" || row.state === "Stopping" ? Date.now() / 1000 - row.started - row.paused : row.seconds === null ? NaN : row.seconds;
-
 function ago(time) {
   if (!time) return "";
   return lasting(Math.max(0, Date.now() / 1000 - time)).replace(/ \d\d (s|min)$/, "") + " ago";
@@ -134,52 +132,82 @@ function repeat(act) {
 
 // --- the table of runs -------------------------------------------------------------------------------------------------
 
-const runs = { version: 0, rows: new Map() };
+const runs = { version: 0, had: "", columns: [], rows: new Map(), problem: "" };
 const chosen = new Set();
-const look = { words: "", state: "", by: "started", down: true };
+const look = { filter: "", state: "", sort: "-started", columns: "" }; // what the address holds
 
-const SORTS = {
-  state: row => row.state, name: row => row.name.toLowerCase(), tags: row => Object.entries(row.tags).join(), started: row => row.started,
-  took: row => took(row) || 0, where: row => row.image || "", metric: row => row.metrics.length && typeof row.metrics[0][1] === "number" ? row.metrics[0][1] : Infinity,
+function lookOf(query) {
+  const given = new URLSearchParams(query);
+  for (const name of Object.keys(look)) look[name] = given.get(name) || (name === "sort" ? "-started" : "");
+}
+
+function keepLook() { // so that the address can be kept and sent on
+  const query = new URLSearchParams(Object.entries(look).filter(([name, value]) => value && !(name === "sort" && value === "-started")));
+  const address = "#/runs" + (query.size ? "?" + query : "");
+  document.querySelector(".brand").setAttribute("href", address);
+  history.replaceState(null, "", address);
+}
+
+const called = name => name.replace(/^(metric|hp|tag)\.(?=.)/, "");
+
+const CELLS = { // by kind of the column
+  time: value => make("span", { class: "soft", title: moment(value) }, ago(value)),
+  duration: value => make("span", { class: "num" }, lasting(value)),
+  tags: value => make("span", {}, ...Object.entries(value).map(([name, text]) => make("span", { class: "tag" }, text ? name + "=" + text : name))),
 };
 
-function matches(row) {
-  if (look.state && row.state !== look.state) return false;
-  const tags = Object.entries(row.tags).map(([name, text]) => name + "=" + text).join(" ");
-  const all = (row.name + " " + row.state + " " + row.more + " " + tags + " " + row.image + " " + row.folder).toLowerCase();
-  return look.words.toLowerCase().split(/\s+/).every(word => all.includes(word));
+function cell(row, [name, kind], value) {
+  if (name === "state") return make("span", {}, pill(row.state));
+  if (name === "name") return make("span", {}, make("a", { href: "#/run/" + row.key }, row.name));
+  if (value === null) return make("span", { class: "soft" }, "");
+  if (CELLS[kind]) return CELLS[kind](value);
+  const text = typeof value === "number" ? short(value) : String(value);
+  return make("span", { class: typeof value === "number" ? "num" : null, title: String(value) }, text);
+}
+
+function ordered(a, b) { // numbers, then what is not finite, then texts; what a run does not have comes last either way
+  if (a === b) return 0;
+  if (typeof a === "object" && a) return ordered(JSON.stringify(a), typeof b === "object" ? JSON.stringify(b) : b);
+  if (typeof a === typeof b) return a < b ? -1 : 1;
+  return typeof a === "number" ? -1 : 1;
 }
 
 function showList() {
   where("");
-  const words = make("input", { type: "search", id: "filter", placeholder: "filter: name, tag=value, folder", "aria-label": "filter" });
-  words.value = look.words;
+  const words = make("input", { type: "search", id: "filter", placeholder: 'words, or loss < 0.3 and tag.stage = "final"', "aria-label": "filter" });
+  words.value = look.filter;
   const states = make("select", { id: "state", "aria-label": "status" }, make("option", { value: "" }, "all states"));
   for (const one of ["InProgress", "Completed", "Failed", "Stopped", "Lost"]) states.append(make("option", { value: one }, one));
   states.value = look.state;
   const overlay = button("Overlay", () => { location.hash = "#/overlay/" + [...chosen].join(","); }, "main");
   overlay.id = "overlay";
+  const columns = button("Columns …", () => chooseColumns(names => { look.columns = names; keepLook(); read().catch(trouble); }));
+  columns.id = "columns";
   const count = make("span", { class: "soft", id: "count" });
-  const head = make("div", { class: "row head" }, make("span"));
-  for (const [name, title, kind] of [["state", "status"], ["name", "run"], ["tags", "tags", "wide"], ["started", "started"], ["took", "took"],
-    ["where", "where", "wide"], ["metric", "last values"]]) {
-    const sorter = button(title, () => { look.down = look.by === name ? !look.down : name === "started"; look.by = name; draw(); });
-    sorter.dataset.sort = name;
-    head.append(make("span", { class: kind || null }, sorter));
-  }
-  const space = make("div");
+  const wrong = make("span", { class: "bad", id: "wrong", role: "status" });
+  const head = make("div", { class: "row head" }), space = make("div");
   const list = make("div", { class: "rows", id: "rows", tabindex: "0" }, space);
-  main.replaceChildren(make("div", { class: "bar" }, words, states, overlay, count), make("div", { class: "card runs" }, head, list));
-  let rows = [];
+  main.replaceChildren(make("div", { class: "bar" }, words, states, columns, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
+  let rows = [], fit = null, refused = "", asked = 0;
+
+  function heads() {
+    const sizes = runs.columns.map(([name, kind]) => name === "name" ? "minmax(180px, 2fr)" : kind === "tags" || kind === "text" && name !== "state" ? "minmax(90px, 1fr)" : "minmax(100px, .6fr)");
+    list.parentElement.style.setProperty("--columns", "34px " + sizes.join(" "));
+    list.parentElement.style.setProperty("--wide", 34 + 130 * runs.columns.length + "px");
+    head.replaceChildren(make("span"), ...runs.columns.map(([name]) => {
+      const down = look.sort === "-" + name, mark = down ? " ▾" : look.sort === name ? " ▴" : "";
+      const sorter = button(called(name) + mark, () => { look.sort = look.sort === name ? "-" + name : look.sort === "-" + name ? name : name === "started" ? "-" + name : name; keepLook(); heads(); draw(); });
+      sorter.dataset.sort = name;
+      return make("span", { title: name }, sorter);
+    }));
+  }
 
   function draw() {
-    rows = [...runs.rows.values()].filter(matches);
-    const by = SORTS[look.by];
-    rows.sort((a, b) => { const x = by(a), y = by(b); return (x < y ? -1 : x > y ? 1 : 0) * (look.down ? -1 : 1); });
-    for (const sorter of head.querySelectorAll("button")) {
-      sorter.textContent = sorter.textContent.replace(/ [▾▴]$/, "") + (sorter.dataset.sort === look.by ? (look.down ? " ▾" : " ▴") : "");
-    }
+    const by = look.sort.replace(/^-/, ""), down = look.sort !== by, at = runs.columns.findIndex(([name]) => name === by);
+    rows = [...runs.rows.values()].filter(row => (!look.state || row.state === look.state) && (!fit || fit.has(row.key)));
+    if (at >= 0) rows.sort((a, b) => { const x = a.values[at], y = b.values[at]; return x === null || y === null ? (x === null) - (y === null) : ordered(x, y) * (down ? -1 : 1); });
     count.textContent = rows.length === runs.rows.size ? rows.length + " runs" : rows.length + " of " + runs.rows.size + " runs";
+    wrong.textContent = refused || runs.problem;
     space.style.height = rows.length * ROW + "px";
     marked();
     window_();
@@ -202,31 +230,71 @@ function showList() {
   }
 
   function rowOf(row) {
-    const box = make("input", { type: "checkbox", "aria-label": "choose for an overlay" });
+    const box = make("input", { type: "checkbox", "aria-label": "choose " + row.name + " for an overlay" });
     box.checked = chosen.has(row.key);
     box.addEventListener("change", () => { if (box.checked) chosen.add(row.key); else chosen.delete(row.key); marked(); });
-    const tags = Object.entries(row.tags).map(([name, text]) => make("span", { class: "tag" }, name + "=" + text));
-    const values = row.metrics.map(([name, value]) => name + " " + short(value)).join(" · ");
-    const place = (row.image || "processes") + (row.hosts > 1 ? " × " + row.hosts : "");
-    return make("div", { class: "row", "data-key": row.key, title: row.more }, box, make("span", {}, pill(row.state)),
-      make("span", {}, make("a", { href: "#/run/" + row.key }, row.name)), make("span", { class: "wide" }, ...tags),
-      make("span", { class: "soft", title: moment(row.started) }, ago(row.started)), make("span", { class: "num" }, lasting(took(row))),
-      make("span", { class: "soft wide", title: place }, place), make("span", { class: "num", title: values }, values));
+    return make("div", { class: "row", "data-key": row.key, title: row.phase }, box, ...runs.columns.map((column, at) => cell(row, column, row.values[at])));
   }
 
-  words.addEventListener("input", () => { look.words = words.value; list.scrollTop = 0; draw(); });
-  states.addEventListener("change", () => { look.state = states.value; list.scrollTop = 0; draw(); });
-  list.addEventListener("scroll", window_);
-  draw();
-  repeat(async () => {
-    const news = await ask("/api/runs?since=" + runs.version);
-    if (news.version < runs.version) { runs.rows.clear(); runs.version = 0; return 1; } // another server
-    runs.version = news.version;
+  async function filter() { // by the server, which has the language; of two questions the later one counts
+    const turn = ++asked, text = look.filter.trim();
+    let found = null, problem = "";
+    if (text) {
+      const told = await ask("/api/filter", { text });
+      problem = told.problem || "";
+      found = problem ? fit : new Set(told.keys);
+    }
+    if (turn !== asked) return;
+    fit = found; refused = problem;
+    draw();
+  }
+
+  async function read() {
+    const query = new URLSearchParams({ since: runs.version, columns: look.columns, had: runs.had });
+    const news = await ask("/api/runs?" + query);
+    const anew = news.had !== runs.had;
+    if (news.version < runs.version) { runs.rows.clear(); runs.version = 0; runs.had = ""; return; } // another server
+    if (anew) runs.rows.clear();
+    Object.assign(runs, { version: news.version, had: news.had, columns: news.columns, problem: news.problem });
     for (const row of news.rows) runs.rows.set(row.key, row);
     for (const key of news.gone) { runs.rows.delete(key); chosen.delete(key); }
-    if (news.rows.length || news.gone.length || !rows.length) draw();
-    return 2000;
+    if (anew || !head.childElementCount) heads();
+    if (news.rows.length || news.gone.length || !rows.length) { if (look.filter.trim()) await filter(); else draw(); }
+  }
+
+  let typing = 0;
+  words.addEventListener("input", () => {
+    look.filter = words.value; keepLook(); list.scrollTop = 0;
+    clearTimeout(typing);
+    typing = setTimeout(() => filter().catch(trouble), 150);
   });
+  states.addEventListener("change", () => { look.state = states.value; keepLook(); list.scrollTop = 0; draw(); });
+  list.addEventListener("scroll", window_);
+  heads();
+  draw();
+  filter().catch(trouble);
+  repeat(async () => { await read(); return 2000; });
+}
+
+async function chooseColumns(take) {
+  let names;
+  try { names = await ask("/api/names"); } catch (error) { trouble(error); return; }
+  const on = new Set(runs.columns.map(([name]) => name)), boxes = [];
+  const find = make("input", { type: "search", id: "find-column", placeholder: "find a column", "aria-label": "find a column" });
+  const parts = Object.entries({ run: "Run", metric: "Metrics", hp: "Hyperparameters", tag: "Tags" }).filter(([kind]) => names[kind].length).map(([kind, title]) =>
+    make("div", {}, make("h3", {}, title), ...names[kind].map(name => {
+      const box = make("input", { type: "checkbox", value: name });
+      box.checked = on.has(name);
+      boxes.push(box);
+      return make("label", { class: "box", "data-column": name }, box, called(name));
+    })));
+  find.addEventListener("input", () => { for (const box of boxes) box.parentElement.hidden = !box.value.toLowerCase().includes(find.value.toLowerCase()); });
+  const box = make("dialog", { id: "choose" }, make("h2", {}, "Columns"), find, make("div", { class: "choices" }, ...parts));
+  const kept = () => [...runs.columns.map(([name]) => name).filter(name => boxes.some(one => one.value === name && one.checked)), ...boxes.filter(one => one.checked && !on.has(one.value)).map(one => one.value)];
+  box.append(make("div", { class: "bar" }, button("Show", () => { box.close(); take(kept().join(",")); }, "main"), button("The usual", () => { box.close(); take(""); }), button("Close", () => box.close())));
+  box.addEventListener("close", () => box.remove());
+  document.body.append(box);
+  box.showModal();
 }
 
 function where(text) {
@@ -236,7 +304,11 @@ function where(text) {
 
 // --- charts ------------------------------------------------------------------------------------------------------------
 
-const options = { log: false, smooth: true, axis: "" };
+const options = { log: false, smooth: true, axis: "", find: "" };
+
+function keepFind() {
+  history.replaceState(null, "", location.hash.split("?")[0] + (options.find ? "?" + new URLSearchParams({ find: options.find }) : ""));
+}
 
 function smoothed(values) { // of what came before and what comes after, as in the report
   const keep = Math.exp(-1 / Math.max(2, values.length / 60));
@@ -255,12 +327,21 @@ function smoothed(values) { // of what came before and what comes after, as in t
 
 class Charts {
   constructor(path, more, plain) { // plain: of a machine, over time, from 0 on
-    this.path = path; this.more = more || {}; this.held = new Map(); this.known = {};
+    this.path = path; this.more = more || {}; this.held = new Map(); this.known = {}; this.seen = new Set();
     this.look = plain ? { log: false, smooth: false, axis: "time", plain } : options;
-    this.grid = make("div", { class: "charts" });
+    this.grid = make("div", { class: plain ? "charts" : null });
     this.note = make("p", { class: "soft" });
     const help = make("span", { class: "soft" }, "drag to look closer, double-click to look at all");
     if (plain) { this.element = make("div", {}, make("div", { class: "bar" }, help), this.grid, this.note); return; }
+    this.watch = new IntersectionObserver(entries => {
+      for (const { target, isIntersecting } of entries) this.seen[isIntersecting ? "add" : "delete"](target.dataset.chart);
+      clearTimeout(this.soon);
+      this.soon = setTimeout(() => { if (this.element.isConnected) this.read().catch(trouble); }, 30);
+    }, { rootMargin: "300px" });
+    this.find = make("input", { type: "search", id: "find-chart", placeholder: "regular expression: loss|^grad/", "aria-label": "which metrics" });
+    this.find.value = options.find;
+    this.find.addEventListener("input", () => { options.find = this.find.value; keepFind(); this.arrange(); });
+    this.count = make("span", { class: "soft", id: "charts-count" });
     const box = (name, text) => {
       const input = make("input", { type: "checkbox", id: "with-" + name });
       input.checked = options[name];
@@ -271,16 +352,17 @@ class Charts {
     for (const [value, text] of [["", "steps, epochs or time"], ["step", "steps"], ["epoch", "epochs"], ["time", "time"]]) axis.append(make("option", { value }, text));
     axis.value = options.axis;
     axis.addEventListener("change", () => { options.axis = axis.value; this.known = {}; this.read(); });
-    this.element = make("div", {}, make("div", { class: "bar" }, box("log", "logarithmic"), box("smooth", "smoothed"), axis, help), this.grid, this.note);
+    this.element = make("div", {}, make("div", { class: "bar" }, this.find, this.count, box("log", "logarithmic"), box("smooth", "smoothed"), axis, help), this.grid, this.note);
   }
 
   ask(asked) { return ask(this.path, { ...this.more, axis: this.look.axis, parts: 300, ...asked }); }
 
   async read() {
-    const told = await this.ask({ known: this.known });
-    for (const { title } of told.charts) if (!this.held.has(title)) this.held.set(title, new Chart(this, title));
-    const order = told.titles.map(title => this.held.get(title)).filter(Boolean).map(one => one.element);
-    if (order.some((element, at) => this.grid.children[at] !== element)) this.grid.replaceChildren(...order);
+    const told = await this.ask({ known: this.known, ...(this.watch ? { seen: [...this.seen] } : {}) });
+    const titles = told.titles.join("\n");
+    for (const title of told.titles) if (!this.held.has(title)) this.held.set(title, new Chart(this, title));
+    this.titles = told.titles;
+    if (titles !== this.arranged) { this.arranged = titles; this.arrange(); }
     for (const chart of told.charts) { // when all have their places, and so their widths
       this.known[chart.title] = chart.count;
       this.held.get(chart.title).take(chart);
@@ -288,18 +370,38 @@ class Charts {
     this.note.textContent = !told.titles.length ? (told.whole ? (this.look.plain ? "nothing has been measured yet" : "no metrics") : "reading …") : told.whole ? "" : "reading older values …";
     return told;
   }
+
+  arrange() { // by the part of their names before the first slash; each is drawn when it is seen
+    if (this.look.plain) { this.grid.replaceChildren(...this.titles.map(title => this.held.get(title).element)); return; }
+    let fits = () => true;
+    try { const wanted = new RegExp(options.find, "i"); fits = title => wanted.test(title); this.count.className = "soft"; }
+    catch (error) { this.count.className = "bad"; this.count.textContent = "not a regular expression: " + error.message.replace(/^.*: /, ""); return; }
+    const groups = new Map(), shown = (this.titles || []).filter(fits);
+    for (const title of shown) {
+      const group = title.includes("/") ? title.slice(0, title.indexOf("/")) : "";
+      groups.set(group, [...(groups.get(group) || []), title]);
+    }
+    this.count.textContent = shown.length === (this.titles || []).length ? shown.length + " charts" : shown.length + " of " + this.titles.length + " charts";
+    const folded = new Set([...this.grid.querySelectorAll("details:not([open])")].map(one => one.dataset.group));
+    this.grid.replaceChildren(...[...groups].map(([group, titles]) => {
+      const grid = make("div", { class: "charts" }, ...titles.map(title => this.held.get(title).element));
+      return groups.size < 2 ? grid : make("details", { open: !folded.has(group) && "", "data-group": group }, make("summary", {}, (group || "others") + " (" + titles.length + ")"), grid);
+    }));
+    for (const title of shown) { this.watch.unobserve(this.held.get(title).element); this.watch.observe(this.held.get(title).element); }
+  }
 }
 
 class Chart {
   constructor(owner, title) {
     this.owner = owner; this.title = title; this.plot = null; this.zoomed = false;
     this.legend = make("div", { class: "legend" });
-    this.place = make("div", { class: "place" });
+    this.place = make("div", { class: owner.look.plain ? "place" : "place later" });
     this.element = make("div", { class: "card", "data-chart": title }, make("h3", {}, title), this.legend, this.place);
     new ResizeObserver(() => { if (this.plot && Math.abs(this.width() - this.plot.width) > 3) this.draw(); }).observe(this.element);
   }
 
   take(chart) {
+    this.place.className = "place";
     this.chart = chart;
     if (!this.zoomed) this.draw();
   }
@@ -391,11 +493,12 @@ function unique([x, y]) { // a column of a table has each place once: of two val
 
 // --- one run -----------------------------------------------------------------------------------------------------------
 
-async function showRun(key, tab) {
+async function showRun(key, tab, query) {
   const path = "/api/runs/" + encodeURIComponent(key);
   let told;
   try { told = await ask(path); } catch (error) { trouble(error); if (error.status !== 401) main.replaceChildren(card("", make("p", {}, error.message))); return; }
   const view = shown;
+  options.find = new URLSearchParams(query).get("find") || "";
   const top = make("div", { class: "card" });
   const tabs = make("nav", { class: "tabs" });
   for (const name of ["curves", "machine", "logs", "files", "settings"]) tabs.append(make("a", { href: "#/run/" + key + "/" + name, class: name === tab ? "on" : null }, name));
@@ -415,12 +518,12 @@ async function showRun(key, tab) {
     again.disabled = !told.can.clone; again.id = "clone";
     const report = button("Report", () => openTicket(path, ""));
     report.id = "report";
-    const facts = [["started", moment(run.started)], ["took", lasting(took(run))], ["hosts", run.hosts || ""], ["image", run.image],
+    const facts = [["started", moment(run.started)], ["took", run.duration === null ? "" : lasting(run.duration)], ["hosts", run.hosts || ""], ["place", run.place], ["image", run.image || ""],
       ["attempts", told.attempts > 1 ? told.attempts : ""], ["tags", Object.entries(run.tags).map(([name, text]) => name + "=" + text).join(", ")], ["folder", run.folder]];
     top.replaceChildren(
-      make("div", { class: "bar" }, make("h1", {}, run.name), pill(run.state), make("span", { class: "soft" }, run.more),
+      make("div", { class: "bar" }, make("h1", {}, run.name), pill(run.state), make("span", { class: "soft" }, run.phase || ""),
         make("span", { class: "acts" }, resume, again, report, stop), make("span", { class: "soft", id: "words" }, told.words.join(" · "))),
-      phases(told.phases),
+      phases(told.phases) || "",
       make("dl", { class: "facts" }, ...facts.filter(one => one[1] !== "").map(([name, text]) => make("div", { class: name === "folder" ? "long" : null }, make("dt", {}, name), make("dd", {}, String(text))))));
     const now = JSON.stringify([told.failure, told.findings]);
     if (now === failed) return;
@@ -715,7 +818,8 @@ async function files(body, path, key) {
 
 // --- several runs over one another --------------------------------------------------------------------------------------
 
-function showOverlay(keys) {
+function showOverlay(keys, query) {
+  options.find = new URLSearchParams(query).get("find") || "";
   where("overlay");
   const names = make("div", { class: "legend", id: "overlaid" });
   const body = make("div");
@@ -733,10 +837,11 @@ function showOverlay(keys) {
 
 function route() {
   shown++;
-  const [, view, what, tab] = location.hash.split("/");
-  if (view === "run" && what) showRun(what, tab || "curves");
-  else if (view === "overlay" && what) showOverlay(what.split(","));
-  else showList();
+  const [path, query] = location.hash.split("?");
+  const [, view, what, tab] = path.split("/");
+  if (view === "run" && what) showRun(what, tab || "curves", query);
+  else if (view === "overlay" && what) showOverlay(what.split(","), query);
+  else { lookOf(query); keepLook(); showList(); }
 }
 
 addEventListener("hashchange", route);
