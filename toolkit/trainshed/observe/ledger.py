@@ -36,7 +36,7 @@ ACCOUNTS: dict[str, Account] = {  # the strongest first
     "importing": Account("importing", "import what the first step needs alone; keep packages on a local disk"),
     "capacity": Account("waiting for capacity", "ask for fewer hosts at least, or for another queue, zone or instance type"),
     "starting": Account("starting", "put requirements into the image; profile: auto divides it further"),
-    "stopping": Account("stopping", "end sooner after SIGTERM: save at the notice, and close what waits"),
+    "stopping": Account("stopping", "write the model sooner after the last step, and end soon after SIGTERM"),
     "placing": Account("placing", "keep_alive keeps packages and data for the next run; cache channels"),
     OTHER: Account("other", "work after the last step is here, and what no mark tells; see its timeline"),
 }

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from trainshed.metrics.reading import Summary
 
-VERSION = 3  # of the tables and of what is read into them: a file of another version is made again
+VERSION = 4  # of the tables and of what is read into them: a file of another version is made again
 STATES = ("InProgress", "Stopping", "Completed", "Failed", "Stopped", "Lost")
 
 
