@@ -113,7 +113,7 @@ def test_a_letter_is_sent_and_a_login_over_tls_alone(monkeypatch: pytest.MonkeyP
 
 def test_a_command_gets_variables_and_json(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert send(way("command", f'cat > {out}; echo "$TRAINSHED_NOTICE_EVENT" >> {out}'), NOTICE) == ""
+    assert send(way("command", f'cat > {out}; echo "$NOTICE_EVENT" >> {out}'), NOTICE) == ""
     assert out.read_text() == json.dumps(NOTICE) + "failure\n"
     assert send(way("command", "exit 3"), NOTICE, ()) == "OSError: the command exited with 3"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0  # for one try
 COMMAND_SECONDS = 60.0
-PREFIX = "TRAINSHED_NOTICE_"  # of the variables that a command gets
+PREFIX = "NOTICE_"  # of the variables that a command gets
 _SMTPS = 465  # the port of SMTP that begins with TLS
 
 
