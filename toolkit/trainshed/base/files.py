@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
+
+from . import quick_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def listed(folder: str) -> list[str]:
 def read_object(path: str, limit: int, *, links: bool = True) -> dict[str, Any]:
     """The JSON object in a file; {} where it is missing, damaged, something else, or has more than `limit` bytes."""
     try:
-        value = json.loads(read_bytes(path, limit, links=links) or b"{}")
+        value = quick_json.loads(read_bytes(path, limit, links=links) or b"{}")
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

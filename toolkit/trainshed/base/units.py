@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
+_SIZE = r"(?ia)(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?"
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -32,5 +30,7 @@ def size(count: float) -> str:
 
 def bytes_of(text: str) -> int | None:
     """Bytes: `2g`, `512m`, `1.5 GiB` or a plain number, else None; units are powers of 1024, as Docker reads them."""
-    match = _SIZE.fullmatch(text.strip())
+    import re
+
+    match = re.fullmatch(_SIZE, text.strip())
     return int(float(match[1]) * (1 << _POWERS[match[2].lower()])) if match else None

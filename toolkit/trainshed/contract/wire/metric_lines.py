@@ -5,7 +5,7 @@ Also what `train` writes to the process that searches (`metrics/searching.py`): 
 
 from __future__ import annotations
 
-import json
+from trainshed.base import quick_json
 
 PREFIX = "metric "  # of a line that any program may print: `metric loss=0.125 step=10`
 # `auto` looks for all formats, `off` for `metric ...` lines alone.
@@ -23,7 +23,7 @@ def head(definitions: list[tuple[str, str]], format: str) -> bytes:
         definitions: (name, regular expression).
         format: one of `FORMATS`.
     """
-    return json.dumps({"definitions": definitions, "format": format}).encode() + b"\n"
+    return quick_json.dumps({"definitions": definitions, "format": format}).encode() + b"\n"
 
 
 def frame(rank: int | None, block: bytes) -> bytes:
