@@ -9,6 +9,8 @@ MASK = "******"
 _LONG = 18  # letters, digits, _ and - of which a key by its form has a run
 _WORDS = bytes(120 if (chr(one).isalnum() and one < 128) or chr(one) in "_-" else 32 for one in range(256))
 _RUN = b"x" * _LONG
+_BLOCK = 2048  # bytes: smaller blocks have few lines that are alike
+_DIGITS = b"0123456789"
 # One of these is in every key of `secret_shapes._ISSUED`.
 _ISSUED = (
     "AKIA", "ASIA", "LTAI", "AKID", "hf_", "api_org_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_",
@@ -34,8 +36,26 @@ def has_signs(text: str) -> bool:
         or "pw" in low or "cred" in low or "ook" in low or "conn" in low or "jwt" in low or "login" in low
         or "_pat" in low or "_sas" in low or "dsn" in low or "bear" in low or "basic " in low
         or "sid=" in low or "sig=" in low or "-u" in low or ":543" in low or "jdbc:" in low or "ified by" in low
-        or (has_run(text) and (has_issued(text) or any(sign in low for sign in _BEFORE_RUNS)))
+        or _may_hold_keys(text, low)
     )  # fmt: skip
+
+
+def block_has_signs(data: bytes) -> bool:
+    """The same for a block of lines, of which many differ in their digits alone: each of those is looked at once."""
+    text = data.decode("latin-1")  # any bytes, and the same ones when encoded again
+    if len(data) < _BLOCK:
+        return has_signs(text)
+    lines = {*data.translate(None, _DIGITS).splitlines()}
+    return (
+        ":543" in text  # the only sign with digits, besides those of keys
+        or has_signs(b"\n".join(lines).decode("latin-1"))
+        or _may_hold_keys(text, "")
+    )
+
+
+def _may_hold_keys(text: str, low: str) -> bool:
+    """low: the text in lower case, where that is known."""
+    return has_run(text) and (has_issued(text) or any(sign in (low or text.lower()) for sign in _BEFORE_RUNS))
 
 
 def has_run(text: str) -> bool:

@@ -20,7 +20,7 @@ import os
 
 from . import quick_json
 from .secret_signs import MASK as MASK
-from .secret_signs import has_signs
+from .secret_signs import block_has_signs, has_signs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -272,9 +272,8 @@ def mask_bytes(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
     for secret in secrets:
         if secret in data:
             data = _blank(data, secret, MASK.encode())
-    text = data.decode("latin-1")  # any bytes, and the same ones when encoded again
-    if has_signs(text):
-        data = _shapes_masked(text).encode("latin-1")
+    if block_has_signs(data):
+        data = _shapes_masked(data.decode("latin-1")).encode("latin-1")
     if data.isascii() or (b"\xef\xbc" not in data and b"\xef\xbd" not in data):
         return data
     return to_bytes(_mask_wide(data.decode("utf-8", "surrogateescape")))

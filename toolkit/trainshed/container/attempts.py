@@ -9,7 +9,7 @@ inside one attempt. Whatever else brings a job back (the runner, SageMaker, Slur
 from __future__ import annotations
 
 from trainshed.contract.outcome import clear_outcome, read_own_failure
-from trainshed.contract.wire.metric_lines import SIGNS
+from trainshed.contract.wire.metric_lines import signs_of
 from trainshed.machine.cgroup import oom_kills
 from trainshed.machine.scratch import forget_attempt
 from trainshed.machine.signals import Interrupted, signal, stop_raises
@@ -245,7 +245,7 @@ class Attempts:
 
             return MetricsWatch(job, self._voice.say)
 
-        return Late(make, signs=(b"",) if job.metric_definitions else SIGNS)
+        return Late(make, signs=(b"",) if job.metric_definitions else signs_of(job.settings.metrics))
 
     def _system_watch(self) -> Watcher:
         from .sampling.system_watch import SystemWatch, sampling_plan

@@ -38,7 +38,7 @@ class SignalPipe:
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         watched = (*STOP_SIGNALS, *PASSED_SIGNALS, signal.SIGCHLD)
-        self._old = {number: signal.signal(number, _note) for number in watched}
+        self._old: dict[int, Any] = {number: signal.signal(number, _note) for number in watched}
         self._late: list[int] = []
 
     def take(self) -> list[int]:
@@ -102,7 +102,7 @@ class Stops:
         self._when = ""
 
     def __enter__(self) -> Stops:
-        self._old = {number: signal.signal(number, self._take) for number in HELD_SIGNALS}
+        self._old: dict[int, Any] = {number: signal.signal(number, self._take) for number in HELD_SIGNALS}
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
         return self
 
@@ -159,7 +159,7 @@ class _StopHandler:
     """Handles stop signals by `handle` within the block; puts the earlier handlers back afterwards."""
 
     def __enter__(self) -> None:
-        self.old = {number: signal.signal(number, self.handle) for number in HELD_SIGNALS}
+        self.old: dict[int, Any] = {number: signal.signal(number, self.handle) for number in HELD_SIGNALS}
 
     def __exit__(self, *_: object) -> None:
         _put_back(self.old)

@@ -16,6 +16,11 @@ SOURCES = (*FORMATS, LOGGERS)  # what the setting may be
 SIGNS = (PREFIX.encode(), b"loss", b"acc", b"eval_", b"Epoch ")
 
 
+def signs_of(setting: str) -> tuple[bytes, ...]:
+    """Texts of which one is in every block with metrics that the setting `metrics` has searched for."""
+    return SIGNS[:1] if setting in ("off", LOGGERS) else SIGNS
+
+
 def head(definitions: list[tuple[str, str]], format: str) -> bytes:
     """The first line that the process reads.
 
