@@ -70,10 +70,10 @@ class Parquet(Format):
         return list(self.columns) or names
 
 
-def _rows(batch: Any) -> Iterator[dict[str, Any]]:
+def _rows(batch: Any) -> list[dict[str, Any]]:
     names = batch.schema.names
-    for values in zip(*(_values(column) for column in batch.columns), strict=True):
-        yield dict(zip(names, values, strict=True))
+    columns = [_values(column) for column in batch.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _values(column: Any) -> list[Any]:
