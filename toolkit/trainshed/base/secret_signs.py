@@ -21,6 +21,8 @@ _ISSUED = (
     "lin_api_", "pscale_", "rubygems_", "sntry", "dapi", "key-", "pul-", "PMAK-", "NRAK-", "ATATT3", "ATCTT3", "ATBB",
     "AGE-SECRET-KEY-1", "CLOJARS_", "cio", "eyJ", ":AA",
 )  # fmt: skip
+# One is where an address, or a command with one, has a secret.
+_IN_ADDRESSES = ("@", "=", "/t/", " -", "'-", '"-')
 # Likewise, in lower case, of what is a secret by what stands before it, and has a run.
 _BEFORE_RUNS = (
     "code=", "sign=", "ature=", "sessionid=", "telegram", "curl", "http", "xh ", "wget", "-p", "-stdin", "securestring",
@@ -32,11 +34,11 @@ def has_signs(text: str) -> bool:
     """Whether a text could hold a secret."""
     low = text.lower()
     return (
-        "pass" in low or "token" in low or "key" in low or "secr" in low or "auth" in low or "://" in low
+        "pass" in low or "token" in low or "key" in low or "secr" in low or "auth" in low
         or "pw" in low or "cred" in low or "ook" in low or "conn" in low or "jwt" in low or "login" in low
         or "_pat" in low or "_sas" in low or "dsn" in low or "bear" in low or "basic " in low
         or "sid=" in low or "sig=" in low or "-u" in low or ":543" in low or "jdbc:" in low or "ified by" in low
-        or _may_hold_keys(text, low)
+        or ("://" in low and any(sign in low for sign in _IN_ADDRESSES)) or _may_hold_keys(text, low)
     )  # fmt: skip
 
 

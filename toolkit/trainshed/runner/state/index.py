@@ -17,6 +17,8 @@ from ..files.user_dirs import state_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..files.run import Run
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -61,7 +63,7 @@ def listed(environ: Mapping[str, str]) -> list[str]:
 
 def folder_of(run_id: str, environ: Mapping[str, str]) -> str:
     """The folder that was noted for a run, "" if none was."""
-    return _path_in(f"{folder(environ)}/{run_id}.json", "folder")
+    return _path_in(_entry(f"{folder(environ)}/{run_id}.json"), "folder")
 
 
 def folders(environ: Mapping[str, str]) -> list[str]:
@@ -73,7 +75,7 @@ def places(environ: Mapping[str, str]) -> dict[str, str]:
     """The same folders, each with the one from which its run was started first, "" where that is not known."""
     found = {}
     for run_id in listed(environ):
-        entry = f"{folder(environ)}/{run_id}.json"
+        entry = _entry(f"{folder(environ)}/{run_id}.json")
         path = _path_in(entry, "folder")
         if not path:
             continue
@@ -84,19 +86,24 @@ def places(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _path_in(entry: str, field: str) -> str:
-    """An absolute path that an entry names, "" if it is missing or damaged."""
+def _entry(path: str) -> Any:
+    """What an entry says; None if it is missing or damaged."""
     try:
-        found = json.loads((read_bytes(entry, LARGEST) or b"").decode("utf-8"))[field]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
+        return json.loads((read_bytes(path, LARGEST) or b"").decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _path_in(entry: Any, field: str) -> str:
+    """An absolute path that an entry names, "" if it does not."""
+    found = entry.get(field) if isinstance(entry, dict) else None
     return found if isinstance(found, str) and os.path.isabs(found) and "\0" not in found else ""
 
 
 def _write(run_id: str, name: str, place: str, environ: Mapping[str, str], *, new: bool = False) -> None:
     path = f"{folder(environ)}/{run_id}.json"
     try:
-        started = _path_in(path, "from") or (os.getcwd() if new else "")  # who resumes it elsewhere does not move it
+        started = _path_in(_entry(path), "from") or (os.getcwd() if new else "")  # who resumes it elsewhere does not move it
         entry = {"run": name, "folder": place, "from": started}
         write_atomic(path, json.dumps(entry) + "\n")
     except OSError:
