@@ -6,6 +6,8 @@ import itertools
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from trainshed.base import secret_shapes, secret_signs, secrets
 from trainshed.base.secret_words import names_secret
 
@@ -63,3 +65,23 @@ def test_names_that_most_environments_have_are_judged_as_the_expressions_judge_t
 def test_plain_texts_have_no_signs() -> None:
     for text in ("homogeneousCluster", "sampled:e59c64b92062f192f70829467055677a", "loss 0.5 step 12", "-" * 40):
         assert not secret_signs.has_signs(text)
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize(
+    "line",
+    [
+        "curl -b session=abcdefghijklmnopqrst1 x",
+        "got ghp_a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8 from it",
+        "pg:5432:db:me:hunter22 in .pgpass",
+        "GET https://host/api?code=abcdefgh12345678",
+        "http -a me:hunter22 https://host/api",
+        "https://me:hunter22@host/",
+        "Authorization: Bearer a1B2c3D4e5F6g7H8i9J0",
+    ],
+)
+def test_among_thousands_of_lines_that_are_alike_a_secret_is_masked(line: str) -> None:
+    noise = "".join(f"step {step} loss 0.{step} of homogeneousCluster\n" for step in range(2000))
+    shown = secrets.mask_bytes(f"{noise}{line}\n{noise}".encode(), ()).decode()
+
+    assert shown == f"{noise}{secrets.mask_text(line)}\n{noise}" and secrets.MASK in shown
