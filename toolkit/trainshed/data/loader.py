@@ -124,7 +124,7 @@ class Loader:
             if number == share.batches:  # the epoch ends with this batch, even where the loop ends within it
                 self.epoch, self._deals = self.epoch + 1, ()
             else:
-                self._deals = (*self._deals[:-1], deal.replace(taken=number))
+                self._deals = (*self._deals[:-1], Deal(deal.world, deal.batch, deal.window, deal.lanes, number))
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
