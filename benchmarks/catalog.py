@@ -94,7 +94,10 @@ def ours(folder: Path, runs: int, repeat: int) -> None:
     time.sleep(6)  # what was written a moment ago is read again
 
     def ls(*words: str) -> str:
-        command = [sys.executable, "-m", "trainshed", "ls", *words]
+        return ours_of("ls", *words)
+
+    def ours_of(*words: str) -> str:
+        command = [sys.executable, "-m", "trainshed", *words]
         return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True).stdout
 
     print(f"first index of {runs:,} runs          {timed(lambda: ls('--limit', '1'), 1)}", flush=True)
@@ -105,6 +108,8 @@ def ours(folder: Path, runs: int, repeat: int) -> None:
         print(f"trainshed ls: {name:<26} {timed(lambda words=words: ls(*words), repeat)}", flush=True)  # type: ignore[misc]
     same = ["--where", "loss < 0.3 and accuracy > 0.9", "--sort", "loss", "--limit", "20"]
     print(f"trainshed ls: {'the search below':<26} {timed(lambda: ls(*same), repeat)}", flush=True)
+    for words in (["ps"], ["status"], ["status", "run-00001"]):
+        print(f"trainshed {' '.join(words):<30} {timed(lambda words=words: ours_of(*words), repeat)}", flush=True)  # type: ignore[misc]
     warm(folder, environ, repeat)
 
 

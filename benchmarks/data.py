@@ -4,10 +4,10 @@
     python benchmarks/data.py --only pipe --mb 4096
     python benchmarks/data.py --no-peers            # installs nothing
 
-pipe: recordio-protobuf records of 4 KB through a FIFO to batches of tensors, in one process; beside a loop that only reads
-the FIFO. tar, jsonl, parquet: batches of 64, in one process, in the order of the files; samples a second, seconds from the
-start of the reader to its first batch, CPU seconds for 1,000 samples, and the memory that was added at most. Plain: open(),
-tarfile, json, pyarrow, with the same batches. Peers get environments of their own, with the torch of this one.
+pipe: recordio-protobuf records of three sizes through a FIFO to batches of tensors, in one process; beside a loop that only
+reads the FIFO. tar, jsonl, parquet: batches of 64, in one process, in the order of the files; samples a second, seconds from
+the start of the reader to its first batch, CPU seconds for 1,000 samples, and the memory that was added at most. Plain:
+open(), tarfile, json, pyarrow, with the same batches. Peers get environments of their own, with the torch of this one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
 BATCH = 64
 PEERS = {"webdataset": ("webdataset==1.0.2",), "datasets": ("datasets==5.2.0",)}
 KINDS = ("tar", "jsonl", "parquet")
-RECORD_BYTES = 4096
+RECORD_BYTES = (4096, 512, 65536)
 LOOP = """
 import json, os, resource, sys, time
 kind, reader, path, batch = sys.argv[1], sys.argv[2], sys.argv[3], 64
@@ -101,12 +101,12 @@ print(json.dumps({"samples": count, "seconds": seconds, "first": first, "cpu": c
 PIPE = """
 import json, os, sys, time
 path, reads = sys.argv[1], sys.argv[2]
-started, count = None, 0
+started, count, spent = None, 0, 0.0
 if reads == "plain":
     with open(path + "_0", "rb", buffering=0) as pipe:
         buffer = memoryview(bytearray(1 << 20))
         while taken := pipe.readinto(buffer):
-            started = started or time.monotonic()
+            started, spent = started or time.monotonic(), spent or time.process_time()
             count += taken
 else:
     import torch
@@ -116,9 +116,9 @@ else:
     from trainshed.data.pipe_stream import Stream
     facts = ChannelFacts("train", path, "Pipe", "application/x-recordio-protobuf")
     for batch in Stream(facts, named("recordio-protobuf"), {}).loader(64):
-        started = started or time.monotonic()
+        started, spent = started or time.monotonic(), spent or time.process_time()
         count += 4 * batch["features"].numel()
-print(json.dumps({"bytes": count, "seconds": time.monotonic() - started}))
+print(json.dumps({"bytes": count, "seconds": time.monotonic() - started, "cpu": time.process_time() - spent}))
 """
 
 
@@ -150,8 +150,8 @@ def write(kind: str, folder: Path, megabytes: int) -> None:
             parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{number}.parquet", row_group_size=4096)
 
 
-def record() -> bytes:
-    """A frame of 4 KB: a vector of float32 and a label."""
+def record(size: int) -> bytes:
+    """A frame of about so many bytes: a vector of float32 and a label."""
 
     def field(number: int, data: bytes) -> bytes:
         length = b""
@@ -163,13 +163,13 @@ def record() -> bytes:
     def entry(values: list[float]) -> bytes:
         return field(1, b"values") + field(2, field(2, field(1, struct.pack(f"<{len(values)}f", *values))))
 
-    payload = field(1, entry([float(n) for n in range(RECORD_BYTES // 4 - 16)])) + field(2, entry([1.0]))
+    payload = field(1, entry([float(n) for n in range(size // 4 - 16)])) + field(2, entry([1.0]))
     return struct.pack("<II", 0xCED7230A, len(payload)) + payload + bytes(-len(payload) % 4)
 
 
-def pipe(folder: Path, megabytes: int) -> None:
-    """Prints what comes through a FIFO."""
-    frames = record() * 256
+def pipe(folder: Path, megabytes: int, size: int) -> None:
+    """Prints what comes through a FIFO. size: of a record, bytes."""
+    frames = record(size) * max(1, (1 << 20) // size)
 
     def feed(path: Path) -> None:
         with open(path, "wb", buffering=0) as target:
@@ -182,9 +182,9 @@ def pipe(folder: Path, megabytes: int) -> None:
             for _ in range((megabytes << 20) // len(frames)):
                 target.write(frames)
 
-    print(f"\nA FIFO of recordio-protobuf records of {RECORD_BYTES >> 10} KB, {megabytes} MB, one process")
+    print(f"\nA FIFO of recordio-protobuf records of {size:,} bytes, {megabytes} MB, one process")
     for reads in ("plain", "trainshed"):
-        place = folder / reads / "input" / "data"
+        place = folder / f"{size}-{reads}" / "input" / "data"
         place.mkdir(parents=True)
         os.mkfifo(place / "train_0")
         feeder = threading.Thread(target=feed, args=(place / "train_0",), daemon=True)
@@ -192,7 +192,8 @@ def pipe(folder: Path, megabytes: int) -> None:
         found = ran(sys.executable, PIPE, str(place / "train"), reads)
         feeder.join()
         what = "only reading the FIFO" if reads == "plain" else "trainshed.data, batches of tensors"
-        print(f"  {what:38} {found['bytes'] / found['seconds'] / 1e9:6.2f} GB/s", flush=True)
+        wall, cpu = (found["bytes"] / found[clock] / 1e9 for clock in ("seconds", "cpu"))
+        print(f"  {what:38} {wall:6.2f} GB/s {cpu:6.2f} GB a CPU second", flush=True)
 
 
 def ran(python: str, script: str, *words: str) -> dict[str, float]:
@@ -227,7 +228,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if options.only in (None, "pipe"):
-            pipe(folder, options.mb or 1024)
+            for size in RECORD_BYTES:
+                pipe(folder, options.mb or 1024, size)
         kinds = [kind for kind in KINDS if options.only in (None, kind)]
         readers = pythons(not options.no_peers) if kinds else {}
         for kind in kinds:

@@ -2,12 +2,15 @@
 
     python benchmarks/observe.py                        # 200,000 lines, eight definitions; a job of 30 s
     python benchmarks/observe.py --only log --lines 20000
+    python benchmarks/observe.py --only write
     python benchmarks/observe.py --only sampler --seconds 10
     python benchmarks/observe.py --only steps
     python benchmarks/observe.py --only peers           # installs traceml-ai and smdebug into environments of their own
 
 log: two logs, one whose every tenth line is the Trainer's (`{'loss': ...}`), and one whose every line looks like a metric
 and is one. CPU microseconds a line beside a bare loop over the same regular expressions; the log itself never waits for it.
+
+write: CPU microseconds of `metrics.log` with one value and with four, beside one JSON line that is flushed.
 
 sampler: a job of nine processes that sleep. CPU time of the sampler's process in per cent of a core, and the memory that it
 shares with nobody. Beside it, a process that takes the same numbers with psutil.
@@ -33,9 +36,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "toolkit"))
 
+from trainshed import metrics
 from trainshed.contract.wire import variables
 from trainshed.contract.wire.step_profile import StepProfile
 from trainshed.metrics.scraper import Scraper
+from trainshed.metrics.writing import FOLDER_VARIABLE
 
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
 NAMES = ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss", "eval_accuracy", "eval_runtime", "train_loss")
@@ -76,12 +81,35 @@ def log(lines: int) -> None:
         def search(definitions: list[tuple[str, str]], block: bytes = block) -> None:
             scraper = Scraper(definitions)
             for _ in range(blocks):
-                scraper.scan(block, 0.0, rank=0)
+                scraper.text(block, 0.0, rank=0)
 
         times = [seconds_of(lambda block=block: bare(block, blocks))]
         times += [seconds_of(lambda given=given, search=search: search(given)) for given in (DEFINITIONS, [])]
         cells = " | ".join(f"{1e6 * seconds / blocks / BLOCK:.2f}" for seconds in times)
         print(f"| {name} | {cells} | {times[1] / times[0]:.1f} |")
+
+
+def write(calls: int) -> None:
+    """Prints the table of `metrics.log`."""
+    print("| us of CPU a call | one value | four values |")
+    print("|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/plain", "a") as file:
+        os.environ[FOLDER_VARIABLE] = folder
+        given = [{"loss": 0.1}, {"loss": 0.1, "lr": 5e-05, "accuracy": 0.5, "grad_norm": 1.25}]
+
+        def lines(values: dict[str, float]) -> None:
+            for step in range(calls):
+                file.write(json.dumps({**values, "step": step / 7, "time": time.time()}) + "\n")
+                file.flush()
+
+        def logged(values: dict[str, float]) -> None:
+            for step in range(calls):
+                metrics.log(values, step=step)
+
+        for name, work in (("`metrics.log`", logged), ("a JSON line, flushed", lines)):
+            times = [1e6 * seconds_of(lambda values=values, work=work: work(values)) / calls for values in given]
+            print(f"| {name} | {times[0]:.1f} | {times[1]:.1f} |")
+        del os.environ[FOLDER_VARIABLE]
 
 
 PSUTIL = """
@@ -189,12 +217,14 @@ def steps(count: int) -> None:
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("log", "sampler", "steps", "peers"), help="one table alone")
+    parser.add_argument("--only", choices=("log", "write", "sampler", "steps", "peers"), help="one table alone")
     parser.add_argument("--lines", type=int, default=200_000)
     parser.add_argument("--seconds", type=float, default=30.0)
     options = parser.parse_args()
     if options.only in (None, "log"):
         log(options.lines)
+    if options.only in (None, "write"):
+        write(20_000)
     if options.only in (None, "sampler"):
         sampler(options.seconds)
     if options.only in (None, "steps"):

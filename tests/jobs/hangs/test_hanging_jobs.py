@@ -276,7 +276,7 @@ def test_a_job_that_runs_well_loads_nothing_that_only_hangs_need(tmp_path: Path)
     }
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
 
-    assert done.stdout.splitlines()[-1] == "0 ['hang_watch'] False"
+    assert done.stdout.splitlines()[-1] == "0 [] False"
 
 
 def test_a_report_has_the_flight_recorders_of_all_ranks_write_what_they_know(tmp_path: Path, job_tree: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,12 @@ def test_a_folder_that_is_named_comes_before_the_checkouts(tmp_path: Path) -> No
 
 
 def test_what_pip_installs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready_programs.sysconfig, "get_path", lambda *_: str(tmp_path))
+    monkeypatch.setattr(ready_programs.sys, "prefix", str(tmp_path))
     place = tmp_path / "share/trainshed/entrypoints"
     place.mkdir(parents=True)
 
     assert str(place) in ready_folders({})
+    monkeypatch.undo()
+    names = {sysconfig.get_path("data", scheme) for scheme in (sysconfig.get_default_scheme(), "posix_user")}
+    assert names <= set(ready_programs._bases())
     assert '"share/trainshed/entrypoints" = ' in (ROOT / "pyproject.toml").read_text()

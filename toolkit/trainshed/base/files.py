@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
+
+from . import quick_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
+
+
+_PIECE = 1 << 18  # bytes, read at once
 
 
 def write_atomic(path: str, data: str | bytes, *, mode: int = 0o644) -> None:
@@ -85,16 +89,30 @@ def read_bytes(path: str, limit: int, *, cut: bool = False, links: bool = True) 
         ValueError: it has more than `limit` bytes; with `cut` the rest is left out instead.
     """
     try:
-        opener = os.open if links else open_unfollowed
-        with open(path, "rb", opener=lambda name, flags: opener(name, flags | os.O_NONBLOCK)) as file:
-            data = file.read(limit + 1)
+        # Without `open`, whose objects cost more than all of this: some commands read thousands of files.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(path, flags) if links else open_unfollowed(path, flags)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if data is None:  # a FIFO without a writer
-        return b""
+    try:
+        data = _read(fd, limit + 1)
+    finally:
+        os.close(fd)
     if len(data) > limit and not cut:
         raise ValueError(f"larger than {limit >> 20} MiB")
     return data[:limit]
+
+
+def _read(fd: int, most: int) -> bytes:
+    """Up to so many bytes of a file; what a FIFO without a writer has is nothing."""
+    pieces: list[bytes] = []
+    try:
+        while most > 0 and (piece := os.read(fd, min(most, _PIECE))):
+            pieces.append(piece)
+            most -= len(piece)
+    except BlockingIOError:
+        pass
+    return b"".join(pieces)
 
 
 def open_plain(path: str, *, links: bool = True) -> BinaryIO:
@@ -152,7 +170,7 @@ def listed(folder: str) -> list[str]:
 def read_object(path: str, limit: int, *, links: bool = True) -> dict[str, Any]:
     """The JSON object in a file; {} where it is missing, damaged, something else, or has more than `limit` bytes."""
     try:
-        value = json.loads(read_bytes(path, limit, links=links) or b"{}")
+        value = quick_json.loads(read_bytes(path, limit, links=links) or b"{}")
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

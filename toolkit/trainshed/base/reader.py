@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+from . import quick_json
 from .errors import Problem, did_you_mean, shorten
 from .files import read_bytes
 from .secrets import mask_broken
@@ -33,19 +32,22 @@ def parse_json(data: bytes, file: str, problems: list[Problem], **options: Any) 
     if not text.strip("\0 \t\r\n"):  # the example containers' test folders hold empty files
         return None
     try:
-        value = json.loads(text, **options)
+        value = quick_json.loads(text, **options)
         if not nested_too_deeply(text, value):
             return value
         problems.append(Problem(file, f"is nested too deeply, in more than {DEEPEST} levels"))
-    except json.JSONDecodeError as error:
+    except RecursionError:
+        problems.append(Problem(file, f"is nested too deeply, in more than {DEEPEST} levels"))
+    except ValueError as error:
+        from json import JSONDecodeError
+
+        if not isinstance(error, JSONDecodeError):  # an integer of over 4,300 digits
+            problems.append(Problem(file, f"is not usable JSON: {shorten(str(error))}"))
+            return None
         line = mask_broken(text.split("\n")[error.lineno - 1])
         start = max(0, min(error.colno - 30, len(line) - 60))
         message = f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         problems.append(Problem(file, message, value=shorten(line[start : start + 60], 60)))
-    except RecursionError:
-        problems.append(Problem(file, f"is nested too deeply, in more than {DEEPEST} levels"))
-    except ValueError as error:  # an integer of over 4,300 digits
-        problems.append(Problem(file, f"is not usable JSON: {shorten(str(error))}"))
     return None
 
 

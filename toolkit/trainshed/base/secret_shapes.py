@@ -1,12 +1,14 @@
 """Shapes of secrets in any text: the one table of shapes, used wherever text is masked (`secrets.mask_text`).
 
-A look for a few signs comes first, so that a line of a log without any costs less than a microsecond. Every expression
-takes time in proportion to the text: none begins with a repetition that could begin anywhere.
+A look for a few signs comes first (`secret_signs`). Every expression takes time in proportion to the text: none begins
+with a repetition that could begin anywhere.
 """
 
 from __future__ import annotations
 
 import re
+
+from .secret_signs import MASK, has_issued, has_run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,15 +16,11 @@ if TYPE_CHECKING:
 
     Known = Callable[[str], bool]
 
-MASK = "******"
-# One of these is part of every name of a secret; a key by its form is a run of `_LONG` letters, digits, _ and -.
+# One of these is part of every name of a secret.
 _NAMES = (
     "pass", "pwd", "secret", "token", "key", "cred", "auth", "cookie", "hook", "_pat", "_sas", "_pw", "jwt", "dsn", "bearer",
     "conn",
 )  # fmt: skip
-_LONG = 18
-_WORDS = bytes(120 if (chr(one).isalnum() and one < 128) or chr(one) in "_-" else 32 for one in range(256))
-_RUN = b"x" * _LONG
 
 # Words with hyphens and a version are no key: sk-learn-something-v2.
 _DENSE = r"(?=[A-Za-z_-]{0,99}\d)(?=[A-Za-z0-9_-]{0,200}?(?:[A-Za-z0-9]{14}|[0-9a-f]{8}-[0-9a-f]{4}-))"
@@ -137,22 +135,6 @@ _AFTER = (
 _BASIC = r"(?i)(?<![a-z0-9])basic\s{1,3}(?P<login>[a-z0-9+/]{8,}={0,2})"
 
 
-def has_signs(text: str) -> bool:
-    """Returns whether a text could hold a secret: in about a microsecond, so all is written out."""
-    low = text.lower()
-    return (
-        "pass" in low or "token" in low or "key" in low or "secr" in low or "auth" in low or "://" in low
-        or "pw" in low or "cred" in low or "ook" in low or "conn" in low or "jwt" in low or "login" in low
-        or "_pat" in low or "_sas" in low or "dsn" in low or "bear" in low or "basic " in low
-        or "sid=" in low or "sig=" in low or "-u" in low or ":543" in low or "jdbc:" in low or "ified by" in low
-        or _has_run(text)
-    )  # fmt: skip
-
-
-def _has_run(text: str) -> bool:
-    return _RUN in text.encode("latin-1", "replace").translate(_WORDS)
-
-
 def narrow(text: str) -> str:
     """Full-width letters, as East Asian keyboards make them, as those of ASCII."""
     return text.translate({0x3000: " ", **{0xFF00 + one: chr(0x20 + one) for one in range(1, 0x5F)}})
@@ -173,7 +155,7 @@ def mask_shapes(text: str, is_secret_name: Known, is_certain: Known) -> str:
             text = re.sub(pattern, rf"\1{MASK}", text)
     if "basic " in lower:
         text = re.sub(_BASIC, _mend_basic, text)
-    if _has_run(text):
+    if has_run(text) and has_issued(text):
         text = re.sub(_ISSUED_KEY, MASK, text)
     if any(sign in lower for sign in _NAMES):
         from .secret_named import named_spans  # not at the start of `train`

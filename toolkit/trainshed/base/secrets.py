@@ -15,14 +15,12 @@ quote it, and as it stands in a URL.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
 import os
-import re
 
-from .secret_shapes import MASK as MASK
-from .secret_shapes import URL_LOGIN, has_signs, mask_shapes, narrow
+from . import quick_json
+from .secret_signs import MASK as MASK
+from .secret_signs import block_has_signs, has_signs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,37 +39,17 @@ _COMMON = frozenset({
     "mongo", "example", "changeme", "public", "private", "completed", "failed", "stopped",
 })  # fmt: skip
 
-# Patterns are strings, compiled by `re` when first used: a job without secrets never pays for them at start.
 _SUSPECTS = (
     "secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "jwt", "pwd", "webhook", "cookie",
     "connection", "conn_str",
 )  # fmt: skip
 _SUSPECT_ENDS = ("pat", "pass", "pw", "sas", "creds", "dsn")
-# What names a secret wherever it stands in a name: PGPASSWORD, DBPassword, WANDB_API_KEY, hftoken.
-_CERTAIN = (
-    r"(?i)secret(?!ar)|passw(?:or)?d(?!s?[^a-z]?(?:strength|length|policy|policies|rule|score))|passphrase|credential"
-    r"|(?:api|access|private|secret|signing|encryption|ssh|storage|account|license)[^a-z]?keys?(?![a-z])"
-    r"|(?:auth|access|api|refresh|session|hub|hf|bot|sas|id)[^a-z]?tokens?(?![a-z])|[^a-z]pwd$|(?:^|[^a-z])cookies?$"
-    r"|authorization$|webhook(?:[^a-z]?ur[il])?$|client[^a-z]key[^a-z]data$|connection[^a-z]?string|conn[^a-z]?str$|(?:^|[^a-z])sas$"
-    r"|(?:git(?:hub|lab)?|azure|devops|ado|bitbucket|jira)[^a-z]?pat$|(?:^|[^a-z])creds$|sentry[^a-z]?dsn$"
-    r"|(?:db|database|sql|mysql|pg|postgres|smtp|mail|redis|ftp|ssh|sudo|become|ldap|proxy|registry|user|admin|root|basic)[^a-z]?(?:pass|pw)$"
-    r"|(?:openai|anthropic|wandb|stripe|sendgrid|datadog|mistral|cohere|comet|neptune|deploy|master|service|client)[^a-z]?keys?$"
-)
-# What names one in capitals, as variables have it, unless a key or pass of this kind is harmless.
-_VARIABLE = r"[A-Z0-9_]*_(?:KEY|PAT|PASS|PW|TOKEN)"
-_OPEN_KEYS = (
-    r"(?:PRIMARY|FOREIGN|PARTITION|SORT|CACHE|GROUP|LABEL|IMAGE|TEXT|TARGET|INPUT|OUTPUT|FEATURE|PUBLIC|COLUMN|COL|INDEX|ROW|HASH"
-    r"|SHARD|JOIN|METRIC|MONITOR|LOSS|PROMPT|QUERY|DATA|CONFIG|UNIQUE|LOOKUP|CAPTION|QUESTION|ANSWER|OBJECT|S3|ROUTING|DICT|SUB|REG"
-    r"|REGISTRY|HOT|SHORTCUT|ARROW|MAP|VALUE|FILE|NAME|RANK|STATE|MODEL|STEP|RUN|JOB|FORWARD|BACKWARD|FIRST|SECOND|SINGLE|ONE|TWO"
-    r"|LAST|PER|LOW|HIGH|BAND|BY)_(?:KEY|PASS|PAT)$"
-)
-# What names one unless it is part of a harmless name: counts of tokens, tokenizers, special tokens.
-_PROBABLE = r"(?i)(?:^|[^a-z])(?:auth|jwt|bearer)(?:$|[^a-z])|token(?:$|[^a-z])"
-_HARMLESS = (
-    r"(?i)tokeniz|tokens(?![a-z])|(?:num|max|min|n|new|per|vocab|pad|eos|bos|unk|mask|sep|cls|special|image|stop)[^a-z]?token"
-    r"|token[^a-z]?(?:per|count|id|size|length|len|type|embed|level|budget|limit|drop)"
-)
-_CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
+# Variables that most environments have, as `secret_words` judges them.
+_JUDGED = {
+    "PWD": False, "OLDPWD": False, "GPG_KEY": True, "SSH_AUTH_SOCK": True,
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": True, "AWS_CONTAINER_CREDENTIALS_FULL_URI": True,
+    "AWS_ACCESS_KEY_ID": True, "AWS_SECRET_ACCESS_KEY": True, "AWS_SESSION_TOKEN": True,
+}  # fmt: skip
 _URL_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
 
@@ -83,23 +61,24 @@ def new_token() -> str:
     return os.urandom(32).hex()
 
 
-@functools.lru_cache(maxsize=1024)  # the lines of a log have the same names again and again
 def is_secret_name(name: str) -> bool:
     """Returns whether the value of a hyperparameter or variable of this name must not be shown."""
     lower = name.lower()
     if not lower.endswith(_SUSPECT_ENDS) and not any(word in lower for word in _SUSPECTS):
         return False
-    variable = name if name.isupper() and not name.startswith("SM_HP_") else ""
-    name = re.sub(_CAMEL, "_", name)
-    return bool(
-        re.search(_CERTAIN, name)
-        or re.search(_PROBABLE, harmless := re.sub(_HARMLESS, "", name))
-        or (re.fullmatch(_VARIABLE, variable) and harmless == name and not re.search(_OPEN_KEYS, variable))
-    )
+    if name in _JUDGED:
+        return _JUDGED[name]
+    from .secret_words import names_secret  # for suspects alone: `re` takes long to load
+
+    return names_secret(name)
 
 
-def _is_certain(name: str) -> bool:
-    return re.search(_CERTAIN, re.sub(_CAMEL, "_", name)) is not None
+def _shapes_masked(text: str) -> str:
+    """A text that has signs of a secret, with all masked that has the shape of one."""
+    from .secret_shapes import mask_shapes
+    from .secret_words import names_certain_secret
+
+    return mask_shapes(text, is_secret_name, names_certain_secret)
 
 
 def mask_mapping(values: Mapping[str, Any], secrets: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -146,6 +125,8 @@ def mask_value(value: Any, secrets: tuple[str, ...] = ()) -> Any:
         if inside is not None:
             masked = mask_value(inside, secrets)
             if masked != inside:
+                import json
+
                 return json.dumps(masked, ensure_ascii=False)
         return mask_text(value, secrets)
     if secrets and isinstance(value, (int, float)) and str(value) in secrets:
@@ -167,7 +148,7 @@ def _json_inside(value: str) -> Any:
     if value[:1] not in ("{", "[") or not any(word in value.lower() for word in _SUSPECTS):
         return None
     try:
-        return json.loads(value)
+        return quick_json.spelled(value)
     except (ValueError, RecursionError):
         return None
 
@@ -218,6 +199,10 @@ def _collect(value: Any, secret: bool, found: set[str], known: set[str]) -> None
 
 def _logins(text: str) -> Iterator[str]:
     """The passwords of URLs, and users that are tokens; also as the server sees them."""
+    import re
+
+    from .secret_shapes import URL_LOGIN
+
     for match in re.finditer(URL_LOGIN, text):
         user, colon, password = match["login"].partition(":")
         for part in (password if colon else "", user if len(user) >= LONG_LOGIN else ""):
@@ -238,8 +223,12 @@ def _spellings(value: str) -> set[str]:
             continue
         found.add(piece)
         if not piece.isalnum() or not piece.isascii():
-            escaped = json.dumps(piece)[1:-1]
-            found |= {escaped, json.dumps(piece, ensure_ascii=False)[1:-1], json.dumps(escaped)[1:-1], repr(piece)[1:-1]}
+            escaped = quick_json.dumps(piece)[1:-1]
+            found |= {escaped, quick_json.dumps(escaped)[1:-1], repr(piece)[1:-1]}
+            if not piece.isascii():
+                import json
+
+                found.add(json.dumps(piece, ensure_ascii=False)[1:-1])
             found |= {piece.replace("'", "'\"'\"'"), _quoted(piece), _quoted(piece, "/"), _quoted(piece, "/", plus=True)}
     return found
 
@@ -274,7 +263,7 @@ def mask_text(text: str, secrets: tuple[str, ...] = ()) -> str:
         if secret in text:
             text = _blank(text, secret, MASK)
     if has_signs(text):
-        text = mask_shapes(text, is_secret_name, _is_certain)
+        text = _shapes_masked(text)
     return text if text.isascii() else _mask_wide(text)
 
 
@@ -283,9 +272,8 @@ def mask_bytes(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
     for secret in secrets:
         if secret in data:
             data = _blank(data, secret, MASK.encode())
-    text = data.decode("latin-1")  # any bytes, and the same ones when encoded again
-    if has_signs(text):
-        data = mask_shapes(text, is_secret_name, _is_certain).encode("latin-1")
+    if block_has_signs(data):
+        data = _shapes_masked(data.decode("latin-1")).encode("latin-1")
     if data.isascii() or (b"\xef\xbc" not in data and b"\xef\xbd" not in data):
         return data
     return to_bytes(_mask_wide(data.decode("utf-8", "surrogateescape")))
@@ -293,10 +281,14 @@ def mask_bytes(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
 
 def _mask_wide(text: str) -> str:
     """Masks what is a secret when full-width letters are read as those of ASCII; a text without one stays as it is."""
+    import re
+
     if not re.search("[\uff01-\uff5e]", text):
         return text
+    from .secret_shapes import narrow
+
     plain = narrow(text)
-    masked = mask_shapes(plain, is_secret_name, _is_certain) if has_signs(plain) else plain
+    masked = _shapes_masked(plain) if has_signs(plain) else plain
     return text if masked == plain else masked
 
 
@@ -304,6 +296,8 @@ def _blank(text: AnyStr, secret: AnyStr, mask: AnyStr) -> AnyStr:
     plain = secret.isalpha() or (secret.isalnum() and secret.isdigit())
     if len(secret) >= LONG_ENOUGH or not plain:
         return text.replace(secret, mask)
+    import re
+
     before, after = r"(?<![A-Za-z0-9_])", r"(?![A-Za-z0-9_])"
     if isinstance(secret, bytes):
         return re.sub(before.encode() + re.escape(secret) + after.encode(), mask, text)
@@ -335,6 +329,8 @@ def _is_plain_name(text: str) -> bool:
 
 def mask_broken(line: str) -> str:
     """Masks a line of a config file that does not parse: everything after the first secret name."""
+    import re
+
     for name in re.finditer(r"[\w.-]+", line):
         if is_secret_name(name.group()):
             line = line[: name.end()] + "*" * (len(line) - name.end())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
-_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", re.ASCII)
+_SIZE = r"(?ia)(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?"
+_TIME = r"(?a)(\d{1,9}(?:\.\d{1,6})?)([smhd]?)"
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
@@ -25,7 +23,9 @@ def duration(seconds: float) -> str:
 
 def seconds_of(text: str) -> float | None:
     """Seconds: `90`, `90s`, `1.5m`, `8h`, `2d`, else None."""
-    match = _TIME.fullmatch(text.strip())
+    import re
+
+    match = re.fullmatch(_TIME, text.strip())
     return float(match[1]) * _SECONDS[match[2]] if match else None
 
 
@@ -40,5 +40,7 @@ def size(count: float) -> str:
 
 def bytes_of(text: str) -> int | None:
     """Bytes: `2g`, `512m`, `1.5 GiB` or a plain number, else None; units are powers of 1024, as Docker reads them."""
-    match = _SIZE.fullmatch(text.strip())
+    import re
+
+    match = re.fullmatch(_SIZE, text.strip())
     return int(float(match[1]) * (1 << _POWERS[match[2].lower()])) if match else None

@@ -9,21 +9,15 @@ inside one attempt. Whatever else brings a job back (the runner, SageMaker, Slur
 from __future__ import annotations
 
 from trainshed.contract.outcome import clear_outcome, read_own_failure
-from trainshed.contract.wire.rules import wanted_rules
+from trainshed.contract.wire.metric_lines import signs_of
 from trainshed.machine.cgroup import oom_kills
 from trainshed.machine.scratch import forget_attempt
-from trainshed.machine.signals import Interrupted, stop_raises
+from trainshed.machine.signals import Interrupted, signal, stop_raises
 
-from . import planning, ports
-from .hangs.hang_watch import HangWatch, stops_on_hang
+from .late import A_WHILE, Late
 from .launchers import launcher_of
-from .metrics_watch import MetricsWatch
 from .notices import Notices
 from .report.finish import TrainingResult
-from .restarts import Ended, Restarts, counted
-from .rules_watch import RulesWatch
-from .sampling.system_watch import SystemWatch, sampling_plan
-from .slow_ranks import SlowRanks
 from .supervisor.loop import run
 
 TYPE_CHECKING = False
@@ -34,13 +28,20 @@ if TYPE_CHECKING:
     from trainshed.contract.outcome import Failure
     from trainshed.machine.signals import Stops
 
+    from .hangs.hang_watch import HangWatch
     from .intermediate import Uploads
     from .planning import Planned
     from .report.run_record import RunRecord
-    from .restarts import Again
+    from .restarts import Again, Restarts
     from .roster.roster import Roster
+    from .rules_watch import RulesWatch
     from .shared_restarts import SharedRestarts
+    from .slow_ranks import SlowRanks
     from .supervisor.launch_plan import LaunchPlan, Outcome
+    from .supervisor.watcher import Watcher
+
+# What only some jobs ask for, or jobs that live longer than a moment, is loaded when it is asked for: hence the imports in
+# the functions.
 
 
 class Attempts:
@@ -94,13 +95,15 @@ class Attempts:
 
             self._roster.on_lost = lambda host: self._note_lost(lost_hosts(plan.scratch), host)
         if self._allowed:
+            from .restarts import counted
+
             plan = counted(plan, 0, self._allowed)
         self._restore_compile_cache()
         uploads = self._start_uploads()
         while True:
             result = self._attempt(plan, uploads)
             assert result.outcome is not None
-            again = self._next(Ended(result.outcome, result.failure, result.interruption))
+            again = self._next(result)
             if again is None:
                 break
             self._record.restarted(again.failure)
@@ -118,9 +121,16 @@ class Attempts:
 
     # --- between two attempts ---------------------------------------------------------------------
 
-    def _make_restarts(self, allowed: int) -> Restarts | SharedRestarts:
+    def _make_restarts(self, allowed: int) -> Restarts | SharedRestarts | None:
+        """What decides on them; None where there are none."""
+        if not allowed:
+            return None
+        from . import ports
+
         checkpoints, say = self._planned.job.paths.checkpoints, self._voice.say
-        if not allowed or not self._roster.restarts:
+        if not self._roster.restarts:
+            from .restarts import Restarts
+
             allowed = allowed if len(self._roster.names) == 1 else 0
             return Restarts(allowed, checkpoints, say, lambda: ports.free(self._planned.plan))
         from .shared_restarts import SharedRestarts
@@ -136,16 +146,21 @@ class Attempts:
             lambda: ports.free(self._planned.plan),
         )
 
-    def _next(self, ended: Ended) -> Again | None:
+    def _next(self, result: TrainingResult) -> Again | None:
         """The next attempt, None where this was the last one."""
-        if self._stops.number and not self._roster.restarts:
+        if self._restarts is None or (self._stops.number and not self._roster.restarts):
             return None
-        return self._restarts.after(ended)
+        from .restarts import Ended
+
+        assert result.outcome is not None
+        return self._restarts.after(Ended(result.outcome, result.failure, result.interruption))
 
     def _plan_of(self, again: Again) -> LaunchPlan:
         """The plan of another attempt; nothing of what the ranks have left speaks for the next ones."""
         paths = self._planned.job.paths
         if again.port and again.port != self._planned.plan.port:
+            from . import planning
+
             made = planning.moved(self._planned, again.port, self._environ)
             self._planned = self._planned.replace(plan=made)
         plan = self._planned.plan
@@ -154,6 +169,8 @@ class Attempts:
         if own := read_own_failure(paths):
             self._voice.say(f"the script gave its own reason: {own.splitlines()[0][:300]}")
         clear_outcome(paths)
+        from .restarts import counted
+
         return counted(plan, again.done, self._allowed)
 
     # --- one attempt ------------------------------------------------------------------------------
@@ -161,21 +178,12 @@ class Attempts:
     def _attempt(self, plan: LaunchPlan, uploads: Uploads | None) -> TrainingResult:
         """Starts the ranks once and says how they ended."""
         job, cluster = self._planned.job, self._planned.cluster
-        hangs = HangWatch(
-            cluster.current_host,
-            job.paths.output_data,
-            self._planned.program.folder,
-            self._voice.say,
-            self._roster,
-            seconds=job.settings.hang_seconds,
-            stop=stops_on_hang(job, plan),
+        watch_hangs = Late(
+            lambda: self._hang_watch(plan), after=A_WHILE, signs=(b"imed out", b"timeout"), signals=(signal.SIGUSR1,)
         )
-        slow = SlowRanks(
-            job.profiler_folder if job.measures_steps else "",
-            cluster.current_host,
-            gpus=cluster.hardware.gpus > 0,
-            roster=self._roster,
-        )
+        if len(self._roster.names) > 1:  # its messages may come at any moment
+            watch_hangs.now()
+        slow = self._slow_ranks()
         try:
             outcome = run(
                 plan,
@@ -184,10 +192,10 @@ class Attempts:
                 watchers=[
                     self._notices,
                     self._roster,
-                    hangs,
-                    MetricsWatch(job, self._voice.say),
-                    SystemWatch(sampling_plan(job, cluster), self._voice.say),
-                    slow,
+                    watch_hangs,
+                    self._metrics_watch(),
+                    *([] if job.settings.system_metrics == "off" else [Late(self._system_watch, after=A_WHILE)]),
+                    *([slow] if slow is not None else ()),
                     *self._rules(),
                     *launcher_of(plan.launcher).watchers(plan, self._roster, self._voice.say),
                 ],
@@ -200,26 +208,71 @@ class Attempts:
             raise
         if plan.agent_events:
             self._record.restarted_by_agent(plan.agent_events)
-        self._record.held_up(slow.episodes())
+        if slow is not None:
+            self._record.held_up(slow.episodes())
         before = self._oom_kills
         self._oom_kills = oom_kills()
-        if hangs.failure is not None:
+        hangs: HangWatch | None = watch_hangs.made  # type: ignore[assignment]
+        if hangs is not None and hangs.failure is not None:
             return TrainingResult(outcome=outcome, failure=hangs.failure)
         interruption = self._notices.interruption(outcome, cluster.processes_per_host)
         if interruption is not None:
             return TrainingResult(outcome=outcome, interruption=interruption)
         failure = self._diagnose(outcome, self._oom_kills - before)
-        if failure is not None and hangs.late and failure.rank in hangs.gave_up:
+        if failure is not None and hangs is not None and hangs.late and failure.rank in hangs.gave_up:
             failure = failure.replace(hint="; ".join(filter(None, (hangs.late, failure.hint))))
         return TrainingResult(outcome=outcome, failure=failure)
 
+    def _hang_watch(self, plan: LaunchPlan) -> Watcher:
+        from .hangs.hang_watch import HangWatch, stops_on_hang
+
+        job = self._planned.job
+        return HangWatch(
+            self._planned.cluster.current_host,
+            job.paths.output_data,
+            self._planned.program.folder,
+            self._voice.say,
+            self._roster,
+            seconds=job.settings.hang_seconds,
+            stop=stops_on_hang(job, plan),
+        )
+
+    def _metrics_watch(self) -> Late:
+        job = self._planned.job
+
+        def make() -> Watcher:
+            from .metrics_watch import MetricsWatch
+
+            return MetricsWatch(job, self._voice.say)
+
+        return Late(make, signs=(b"",) if job.metric_definitions else signs_of(job.settings.metrics))
+
+    def _system_watch(self) -> Watcher:
+        from .sampling.system_watch import SystemWatch, sampling_plan
+
+        return SystemWatch(sampling_plan(self._planned.job, self._planned.cluster), self._voice.say)
+
+    def _slow_ranks(self) -> SlowRanks | None:
+        job, cluster = self._planned.job, self._planned.cluster
+        if not job.measures_steps:
+            return None
+        from .slow_ranks import SlowRanks
+
+        return SlowRanks(job.profiler_folder, cluster.current_host, gpus=cluster.hardware.gpus > 0, roster=self._roster)
+
     def _rules(self) -> list[RulesWatch]:
         job, folder = self._planned.job, self._planned.program.folder
+        if not job.settings.rules:
+            return []
+        from trainshed.contract.wire.rules import wanted_rules
+
         rules = wanted_rules(job.settings.rules)
         host = self._planned.cluster.current_host
         if not rules:
             return []
         from trainshed.base.wings import has_wing
+
+        from .rules_watch import RulesWatch
 
         if not has_wing("studio"):
             self._voice.say("warning: no rules watch this job: trainshed.studio is not installed")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-from trainshed.contract.wire.fingerprints import handed_over
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +19,8 @@ def data_seen(job: TrainingJob, say: Callable[[str], None]) -> dict[str, dict[st
     """The fingerprints by channel; {} where the job wants none. What the runner has handed over is taken from there."""
     if not job.channels or job.settings.fingerprint == "off":
         return {}
+    from trainshed.contract.wire.fingerprints import handed_over
+
     known = handed_over(job.paths.config)
     end = None if job.settings.fingerprint == "whole" else time.monotonic() + LONGEST
     return {one.name: known.get(one.name) or _fingerprint(one, job.settings.fingerprint, end, say) for one in job.channels}

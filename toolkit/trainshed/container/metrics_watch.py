@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 
-from trainshed.contract.wire.metric_lines import LOGGERS, SIGNS, frame, head
+from trainshed.contract.wire.metric_lines import LOGGERS, frame, head, signs_of
 from trainshed.machine.isolation import isolated
 from trainshed.machine.streams import read_block
 
@@ -38,6 +38,7 @@ class MetricsWatch(Watcher):
 
     def __init__(self, job: TrainingJob, say: Callable[[str], None]) -> None:
         self._definitions = [(one.name, one.regex) for one in job.metric_definitions]
+        self._signs = (b"",) if self._definitions else signs_of(job.settings.metrics)
         self._format = "off" if job.settings.metrics == LOGGERS else job.settings.metrics
         self._folder = job.paths.scraped_metrics
         self._say = say
@@ -50,7 +51,7 @@ class MetricsWatch(Watcher):
         self._said = b""  # by the process, without the lines that have been passed on
 
     def printed(self, rank: Process, lines: bytes) -> None:
-        if self._off or (self._process is None and not self._definitions and not any(sign in lines for sign in SIGNS)):
+        if self._off or not any(sign in lines for sign in self._signs):
             return
         if self._process is None and not self._start():
             return

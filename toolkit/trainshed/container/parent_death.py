@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 
 from trainshed.contract.wire.variables import TRAIN_ID
 from trainshed.machine.processes import become_subreaper, close_all_but, kill, rename, stat_fields
+from trainshed.machine.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
@@ -11,7 +12,6 @@ from trainshed.contract.environment import script_environment
 from trainshed.contract.hyperparameters import to_argv
 from trainshed.contract.wire.variables import NOTICE_FILE
 
-from .compiler.packages import version_of
 from .launchers import accelerate_files, launcher_of
 from .launchers.launch import Launch
 from .launchers.rank_environment import default_variables, fixed_variables
@@ -138,6 +138,7 @@ def _compiled(launch: Launch, kind: str) -> LaunchPlan:
 
 def _without_torch_xla(launch: Launch) -> Launch:
     """Accelerate trains on torch_xla wherever it is installed, unless this variable says no."""
-    if not version_of("torch_xla", launch.environment["PYTHONPATH"].split(os.pathsep)):
+    folders = (*launch.environment["PYTHONPATH"].split(os.pathsep), *sys.path)
+    if not any(folder and os.path.isdir(f"{folder}/torch_xla") for folder in folders):
         return launch
     return launch.replace(environment={"USE_TORCH_XLA": "0", **launch.environment})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 
 from trainshed.machine.isolation import isolated
+from trainshed.machine.signals import signal
 from trainshed.machine.streams import read_block
 
 from .supervisor.watcher import Watcher

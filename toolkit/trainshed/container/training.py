@@ -7,7 +7,6 @@ made. The fifth runs the ranks. The sixth writes the outcome, whichever step the
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_SUCCESS, NoJobError, TrainshedError, visible
@@ -18,13 +17,11 @@ from trainshed.contract.reading import read_job
 from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.machine import console
 from trainshed.machine.scratch import Scratch
-from trainshed.machine.signals import Interrupted, Stops
+from trainshed.machine.signals import Interrupted, Stops, signal
 
-from . import launchers, planning
+from . import planning
 from .attempts import Attempts
 from .cluster import resolve
-from .data_seen import data_seen
-from .notices import Interruption
 from .planning import Planned
 from .program import prepare
 from .report.finish import TrainingResult, finish
@@ -115,7 +112,7 @@ class Training:
             self._settle = self._tell_joining(roster, job)
             program = self.prepare(job, others=roster.preparing())
             self._check_copies(job)
-            self._record.data_seen(data_seen(job, self._voice.say))
+            self._see_data(job)
             planned = Planned(job, cluster, program, self.plan(job, cluster, program, scratch.path))
             self._join(planned, roster, scratch)
         return self._run_under_leaders(planned, roster)
@@ -127,6 +124,12 @@ class Training:
         cluster = self.resolve(job)
         program = self.prepare(job, dry=True)
         return Planned(job, cluster, program, self.plan(job, cluster, program, scratch))
+
+    def _see_data(self, job: TrainingJob) -> None:
+        if job.channels and job.settings.fingerprint != "off":
+            from .data_seen import data_seen
+
+            self._record.data_seen(data_seen(job, self._voice.say))
 
     def _check_copies(self, job: TrainingJob) -> None:
         """Raises TrainshedError: copies of checkpoints would be refused."""
@@ -214,6 +217,7 @@ class Training:
         result = self.run(planned, roster)
         if not elastic(planned.job, planned.cluster):
             return result
+        from . import launchers
         from .roster.succession import Succession
         from .supervisor.progress import newest_step, resumption
 
@@ -248,6 +252,8 @@ class Training:
         reason = interruption.reason if interruption is not None else ""
         failure, stopped = agree(roster, result.outcome, result.failure, reason, self._host, self._stops)
         if failure is None and stopped and interruption is None:
+            from .notices import Interruption
+
             code = job.settings.interrupted_exit_code
             interruption = Interruption(reason=stopped, source="another host", exit_code=code, elsewhere=True)
         return result.replace(failure=failure, interruption=interruption)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 from trainshed.base.errors import Problem, did_you_mean, near_name, shorten
 
@@ -143,7 +142,8 @@ class Choices:
     def training_module(self) -> str:
         """The image's own launcher, `package.module:function`; "" for Amazon's, which trainshed replaces."""
         name = self._environ.get("SAGEMAKER_TRAINING_MODULE") or ""
-        if name and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", name):
+        module, colon, function = name.partition(":")
+        if name and not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
             self._problems.append(
                 Problem("variable SAGEMAKER_TRAINING_MODULE", "must look like package.module:function", value=name)
             )

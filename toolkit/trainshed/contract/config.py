@@ -22,6 +22,18 @@ DEFAULT_GROUP = "homogeneousCluster"
 DEFAULT_INTERFACE = "eth0"
 CHANNEL_NAME = r"[A-Za-z0-9._-]{1,64}"  # patterns are compiled by `re` when first used: most starts need none
 HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,252})"
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+_IN_CHANNELS, _IN_HOSTS = _LETTERS.union("._-"), _LETTERS.union("._:-")
+
+
+def is_channel_name(text: str) -> bool:
+    """Whether a text is `CHANNEL_NAME`, without loading `re`."""
+    return 0 < len(text) <= 64 and _IN_CHANNELS.issuperset(text)
+
+
+def is_host_name(text: str) -> bool:
+    """Whether a text is `HOST_NAME`, without loading `re`."""
+    return 0 < len(text) <= 253 and text[0] in _LETTERS and _IN_HOSTS.issuperset(text)
 
 
 class Channel(Record):

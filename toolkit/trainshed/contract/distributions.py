@@ -6,17 +6,10 @@ What starts them is a `Launcher` (container/launchers). A package adds distribut
 
 from __future__ import annotations
 
-from functools import cache
-
 from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 DEFAULT = "script"  # of a job that names none
-GROUP = "trainshed.launchers"
 OTHERS = "or one that an installed package adds"  # said after the list of ours
 # How many ranks a host has where the job does not say.
 NONE = "none"  # one process, which is not a rank
@@ -108,36 +101,13 @@ def traits_of(name: str) -> DistributionTraits:
 
 def find(name: str) -> DistributionTraits | None:
     """The traits of a distribution of ours, or of one that an installed package adds; None where there is none."""
-    return TRAITS.get(name) or getattr(plugged_in(name), "traits", None)
+    if traits := TRAITS.get(name):
+        return traits
+    from .plugged_in import plugged_in
+
+    return getattr(plugged_in(name), "traits", None)
 
 
 def owner(field: str) -> str:
     """The distribution that a field of `distribution` is for."""
     return next(traits.name for traits in _TABLE if field in traits.takes)
-
-
-def added() -> tuple[str, ...]:
-    """The names of the distributions that installed packages add."""
-    from importlib.metadata import entry_points  # slow to load, and few jobs need it
-
-    return tuple(entry.name for entry in entry_points(group=GROUP))
-
-
-@cache
-def plugged_in(name: str) -> Any:
-    """The Launcher that an installed package adds under this name; None where none does.
-
-    Raises:
-        LaunchError: the package's module cannot be imported, or holds something else there.
-    """
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=GROUP, name=name):
-        try:
-            launcher = entry.load()
-        except Exception as error:
-            raise LaunchError(f"the distribution {name!r} cannot be loaded from {entry.value}: {error!r}") from error
-        if getattr(getattr(launcher, "traits", None), "name", None) != name:
-            raise LaunchError(f"{entry.value} is not a Launcher whose traits have the name {name!r}")
-        return launcher
-    return None

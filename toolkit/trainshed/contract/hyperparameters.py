@@ -7,9 +7,7 @@ command line, `1e5` stays `1e5`.
 
 from __future__ import annotations
 
-import json
-import re
-
+from trainshed.base import quick_json
 from trainshed.base.errors import Problem, shorten
 from trainshed.base.reader import ascii_safe, nested_too_deeply, printable
 from trainshed.base.record import Record
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 RESERVED_PREFIXES = ("sagemaker_", "trainshed_")
 RESERVED_NAMES = frozenset({"_tuning_objective_metric", "default_user_module_name"})
 ARGV_STYLES = ("sagemaker", "json", "flags")
-_UNREADABLE = r"[^A-Za-z0-9_]"
 
 
 class SpelledFloat(float):
@@ -78,7 +75,7 @@ def decode_value(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        decoded = json.loads(value, parse_float=SpelledFloat, parse_constant=SpelledFloat)
+        decoded = quick_json.spelled(value, parse_float=SpelledFloat, parse_constant=SpelledFloat)
     except (ValueError, RecursionError):  # ValueError: no JSON, or an integer of over 4,300 digits
         return value
     return value if nested_too_deeply(value, decoded) else decoded
@@ -147,7 +144,7 @@ def to_json_text(value: Any) -> str:
     """Returns strings unchanged, numbers in their spelling, everything else as JSON; None is `null`."""
     if isinstance(value, (str, SpelledFloat)):
         return str(value)
-    return json.dumps(value)
+    return quick_json.dumps(value)
 
 
 def to_environment_text(value: Any) -> str:
@@ -159,7 +156,7 @@ def to_environment_text(value: Any) -> str:
         return ""
     if isinstance(value, (str, SpelledFloat)):
         return str(value)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return quick_json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def variable_names(prefix: str, name: str) -> tuple[str, ...]:
@@ -168,7 +165,8 @@ def variable_names(prefix: str, name: str) -> tuple[str, ...]:
     Shells drop variables whose names they cannot parse, hence the second form. A name with `=` has only the second.
     """
     exact = prefix + name.upper()
-    readable = prefix + re.sub(_UNREADABLE, "_", name).upper()
+    letters = (letter if letter == "_" or (letter.isalnum() and letter.isascii()) else "_" for letter in name)
+    readable = prefix + "".join(letters).upper()
     if exact == readable or "=" in exact or "\0" in exact:
         return (readable,)
     return (exact, readable)

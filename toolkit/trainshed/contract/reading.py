@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 
 from trainshed.base.errors import JobError, NoJobError, Problem, did_you_mean, one_line
-from trainshed.base.patterns import compiled
 from trainshed.base.reader import Fields, parse_json, printable, read_json
 
 from . import hyperparameters
 from .choices import Choices
 from .config import (
-    CHANNEL_NAME,
     DEFAULT_GROUP,
     DEFAULT_HOST,
     DEFAULT_INTERFACE,
-    HOST_NAME,
     INPUT_MODES,
     Channel,
     CheckpointConfig,
@@ -26,6 +22,8 @@ from .config import (
     ProfilerConfig,
     ResourceConfig,
     TensorboardConfig,
+    is_channel_name,
+    is_host_name,
 )
 from .job import TrainingJob
 from .paths import FOLDER_VARIABLES, Paths
@@ -174,7 +172,7 @@ class Reading:
         hosts = fields.texts("hosts") or ((current,) if current else (DEFAULT_HOST,))
         current = current or hosts[0]
         for host in (*hosts, current):
-            if not re.fullmatch(HOST_NAME, host):
+            if not is_host_name(host):
                 fields.problem("hosts" if host in hosts else "current_host", host, "is not a valid host name")
         if current not in hosts and len(self.problems) == before:
             message = f"is not among the hosts ({', '.join(hosts[:5])})"
@@ -333,7 +331,7 @@ class Reading:
         config = Fields(value, place, self.problems)
         channels = []
         for name in sorted(config.values):
-            if not re.fullmatch(CHANNEL_NAME, name) or name in (".", ".."):
+            if not is_channel_name(name) or name in (".", ".."):
                 config.problem(name, None, "is not a valid channel name: up to 64 letters, digits, '.', '_' and '-'")
                 continue
             fields = Fields(config.values[name], place, self.problems, f"{name}.")
@@ -360,7 +358,7 @@ class Reading:
             for name, path in self.environ.items()
             if name.startswith(prefix) and name != prefix and path
         }
-        paths.update({name: f"{self.paths.input_data}/{name}" for name in folders if re.fullmatch(CHANNEL_NAME, name)})
+        paths.update({name: f"{self.paths.input_data}/{name}" for name in folders if is_channel_name(name)})
         return [Channel(name=name, path=path) for name, path in sorted(paths.items())]
 
     def _located(self, channel: Channel, folders: list[str]) -> Channel:
@@ -380,6 +378,10 @@ class Reading:
         if not name or not regex:
             fields.problem("Name" if not name else "Regex", None, "is missing")
             return None
+        import re
+
+        from trainshed.base.patterns import compiled
+
         try:
             compiled(regex)
         except (re.error, RecursionError, OverflowError) as error:

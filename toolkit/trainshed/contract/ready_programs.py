@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sysconfig
+import sys
 
 from .wire.variables import ENTRYPOINTS
 
@@ -18,6 +18,14 @@ _CHECKOUT = os.path.normpath(f"{__file__}/../../../../entrypoints")
 
 def ready_folders(environ: Mapping[str, str]) -> list[str]:
     """Those that there are, the first one first: `TRAINSHED_ENTRYPOINTS`, images', the checkout's, the installed ones."""
-    own = (f"{sysconfig.get_path('data', scheme)}/{_INSTALLED}" for scheme in (sysconfig.get_default_scheme(), "posix_user"))
+    own = (f"{base}/{_INSTALLED}" for base in _bases())
     places = (environ.get(ENTRYPOINTS, ""), _IN_IMAGES, _CHECKOUT, *own)
     return [place for place in dict.fromkeys(places) if place and os.path.isdir(place)]
+
+
+def _bases() -> list[str]:
+    """Where installers put data: what `sysconfig` has as `data`, whose import is a tenth of a start of `train`."""
+    # Some Linux distributions have theirs in the first, and what people install in the second.
+    bases = [sys.prefix] if sys.prefix != sys.base_prefix else [f"{sys.prefix}/local", sys.prefix]
+    site = sys.modules.get("site")  # there unless Python was started with -S
+    return [*bases, site.getuserbase()] if site is not None else bases

@@ -6,17 +6,14 @@ hyperparameters where they decide the same (`sagemaker_mpi_num_of_processes_per_
 
 from __future__ import annotations
 
-import json
-
+from trainshed.base import quick_json
 from trainshed.base.errors import Problem, did_you_mean, near_name
 from trainshed.base.record import Record
 
-from .distributions import DISTRIBUTIONS, OTHERS, added
+from .distributions import DISTRIBUTIONS, OTHERS
 from .hyperparameters import ARGV_STYLES, decode_value
 from .wire.compile_plan import BACKENDS, MODES, SWITCHES
 from .wire.metric_lines import SOURCES
-from .wire.roles import read_roles
-from .wire.rules import wanted_rules
 from .wire.variables import PREFIX, TABLE, of_setting
 
 TYPE_CHECKING = False
@@ -213,7 +210,7 @@ def _check(key: str, value: Any, written: Any) -> Any:
         if value in CHOICES[key]:
             return value
         others = f", {OTHERS}" if key == "distribution" else ""
-        more = added() if others else ()
+        more = _added() if others else ()
         if value in more:
             return value
         near = did_you_mean(str(value), [*CHOICES[key], *more])
@@ -238,21 +235,31 @@ def _check(key: str, value: Any, written: Any) -> Any:
         except ValueError as error:
             return Problem("", str(error), value=str(written))
     if key == "rules":
+        from .wire.rules import wanted_rules
+
         try:
             wanted_rules(value)
         except ValueError as error:
             return Problem("", str(error), value=str(written))
-        return value if isinstance(value, str) else json.dumps(value)
+        return value if isinstance(value, str) else quick_json.dumps(value)
     if key == "pipeline":
         if not isinstance(value, dict):
             return Problem("", "must be a JSON object of pipeline settings", value=str(written))
-        return json.dumps(value)
+        return quick_json.dumps(value)
     if key == "roles":
+        from .wire.roles import read_roles
+
         try:
-            return json.dumps(read_roles(value))
+            return quick_json.dumps(read_roles(value))
         except ValueError as error:
             return Problem("", str(error), value=str(written))
     return str(written if not isinstance(value, str) else value)
+
+
+def _added() -> tuple[str, ...]:
+    from .plugged_in import added
+
+    return added()
 
 
 def _check_interval(value: Any, written: Any) -> Any:

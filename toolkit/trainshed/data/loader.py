@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, default_collate
 from trainshed.base.record import Record
 
 from .formats.errors import DataError, SampleError
+from .formats.format import Format
 from .order import Order, Runs, blocks_of
 from .sharding import Deal, Share, left_of, seed_of
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
-    from .formats.format import Counted, Format
+    from .formats.format import Counted
     from .reader import Reader
 
 _STATE = 1  # version of `state_dict`
@@ -123,7 +124,7 @@ class Loader:
             if number == share.batches:  # the epoch ends with this batch, even where the loop ends within it
                 self.epoch, self._deals = self.epoch + 1, ()
             else:
-                self._deals = (*self._deals[:-1], deal.replace(taken=number))
+                self._deals = (*self._deals[:-1], Deal(deal.world, deal.batch, deal.window, deal.lanes, number))
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -241,13 +242,16 @@ def run(
     Raises:
         DataError: the one that a worker has met.
     """
+    pinned = device is not None and device.type == "cuda"
+    if not workers and not pinned:
+        return _ahead(map(batches.__getitem__, wanted), device)
     loader = DataLoader(
         batches,
         sampler=wanted,  # type: ignore[arg-type]
         batch_size=None,
         collate_fn=_as_it_is,
         num_workers=workers,
-        pin_memory=device is not None and device.type == "cuda",
+        pin_memory=pinned,
         generator=torch.Generator().manual_seed(seed),
     )
     return _ahead(iter(loader), device)
@@ -275,6 +279,8 @@ def made(
         if whole is not None:
             return _mapped(whole, lambda leaf: leaf if isinstance(leaf, torch.Tensor) else torch.as_tensor(leaf))
     samples = []
+    if transform is None and type(form).sample is Format.sample:  # records are samples
+        samples, records = list(records), ()
     for number, record in enumerate(records):
         try:
             sample = form.sample(record)

@@ -49,6 +49,9 @@ class Order:
             number = bisect_right(self._ends, positions[at])
             block, end = self._blocks[number], self._ends[number]
             behind, following = at, positions[at]
+            most = min(len(positions) - at, end - following)
+            if positions[at : at + most] == [*range(following, following + most)]:
+                behind, following = at + most, end
             while behind < len(positions) and positions[behind] == following < end:
                 behind, following = behind + 1, following + 1
             found.append((block.file, block.first + positions[at] - (end - block.count), behind - at))

@@ -110,8 +110,13 @@ class Pipe:
     def read(self, size: int) -> bytes:
         """As many bytes; fewer at the end alone. Raises Enough when nobody wants them any more."""
         buffer = bytearray(size)
-        view, at = memoryview(buffer), 0
-        while at < size:
+        at = self.readinto(memoryview(buffer), size)
+        return bytes(memoryview(buffer)[:at]) if at < size else bytes(buffer)
+
+    def readinto(self, view: memoryview, least: int) -> int:
+        """Reads what is there; returns how many bytes, fewer than `least` at the end alone. Raises Enough as `read`."""
+        at = 0
+        while at < least:
             if self._over.is_set():
                 raise Enough
             if not self._poll.poll(_LOOK):
@@ -123,7 +128,7 @@ class Pipe:
             if not count:
                 break
             at += count
-        return bytes(view[:at]) if at < size else bytes(buffer)
+        return at
 
     def close(self) -> None:
         """Closes it: the writer sees that, too."""

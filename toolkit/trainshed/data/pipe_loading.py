@@ -35,8 +35,11 @@ class Source(Protocol):
     def begun(self) -> None:
         """Counts the epochs that this process has begun."""
 
-    def rounds(self, batch_size: int, skip: int) -> Iterator[Sequence[Any]]:
-        """The records of this rank's batches of the next epoch, without the first `skip`."""
+    def rounds(self, batch_size: int, skip: int, shared: bool = False) -> Iterator[Sequence[Any]]:
+        """The records of this rank's batches of the next epoch, without the first `skip`.
+
+        shared: whether records are used while the next ones are read.
+        """
 
 
 class StreamLoader:
@@ -76,7 +79,7 @@ class StreamLoader:
             self.epoch, self._taken = self.epoch + 1, 0
         self._fresh = False
         batches = _Made(self._stream.name, self._stream.format, *self._making)
-        wanted = self._stream.rounds(self._batch, self._taken)
+        wanted = self._stream.rounds(self._batch, self._taken, self._workers > 0)
         for batch in run(batches, wanted, self._workers, self._device, self.epoch * 1009 + self._taken):
             self._taken += 1
             yield batch

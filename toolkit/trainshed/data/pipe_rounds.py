@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from itertools import islice
 
+from .formats.equal import regrouped
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
 
-def rounds(records: Iterable[Any], world: int, batch: int, skip: int = 0) -> Iterator[list[Any]]:
+def rounds(runs: Iterable[Sequence[Any]], size: int, skip: int = 0) -> Iterator[Sequence[Any]]:
     """The records of each round, all of them full but the last.
 
     Args:
+        runs: the stream, in sequences of any length.
+        size: records of a round: a batch for each rank.
         skip: rounds that the ranks have had already.
     """
-    stream = iter(records)
-    for _ in range(skip):
-        if not any(True for _ in islice(stream, world * batch)):
-            return
-        # `any` has taken one of the round.
-        for _ in islice(stream, world * batch - 1):
-            pass
-    while found := list(islice(stream, world * batch)):
-        yield found
+    return islice(regrouped(runs, size), skip, None)
 
 
 def part(records: Sequence[Any], rank: int, world: int, batch: int) -> Sequence[Any]:

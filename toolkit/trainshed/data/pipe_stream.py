@@ -10,9 +10,10 @@ from contextlib import closing
 from trainshed.base.voice import tell
 
 from .channels import place_of_rank
+from .formats.equal import Equal
 from .formats.errors import DataError, SampleError, placed
 from .formats.format import StreamFormat
-from .pipe_epochs import Epochs
+from .pipe_epochs import Enough, Epochs
 from .pipe_rounds import part, rounds
 from .pipe_sharing import Seat, batches
 
@@ -67,17 +68,26 @@ class Stream:
             except SampleError as error:
                 raise placed(error, path, number, offset) from error
 
-    def rounds(self, batch_size: int, skip: int) -> Iterator[Sequence[Any]]:
-        """The records of this rank's batches of the next epoch, without the first `skip`."""
+    def rounds(self, batch_size: int, skip: int, shared: bool = False) -> Iterator[Sequence[Any]]:
+        """The records of this rank's batches of the next epoch, without the first `skip`.
+
+        Args:
+            shared: whether records are used while the next ones are read, as other processes do.
+        """
         rank, world = place_of_rank(self._environ)
         seat = self._seat()
         first = rank - seat.local_rank  # hosts have successive ranks
         if self._facts.sharded:  # each host has other records, and shares them among its own ranks
             first, world = 0, seat.local_world
         ranks = range(seat.local_world)
+        shared = shared or seat.local_world > 1
 
         def parts(over: threading.Event) -> Iterator[dict[int, Sequence[Any]]]:
-            for found in rounds(self._records(over), world, batch_size, skip):
+            for found in rounds(self._runs(over, world * batch_size), world * batch_size, skip):
+                if over.is_set():  # many rounds are read at once
+                    raise Enough
+                if shared and isinstance(found, Equal):
+                    found = found.kept()
                 yield {local: part(found, first + local, world, batch_size) for local in ranks}
 
         return batches(seat, parts)
@@ -87,8 +97,11 @@ class Stream:
         """Tells whether an epoch that is read again comes in another order."""
         return self._facts.shuffled
 
-    def _records(self, over: threading.Event) -> Iterator[Any]:
-        return (record for *_, record in self._placed(over))
+    def _runs(self, over: threading.Event, many: int) -> Iterator[Sequence[Any]]:
+        path, pipe = self._epochs.open(over)
+        with closing(pipe):
+            for *_, records in self.format.runs(pipe, path, many):
+                yield records
 
     def _placed(self, over: threading.Event) -> Iterator[tuple[str, int, int, Any]]:
         """(path of the pipe, where the record begins in it, number of the record, record)."""

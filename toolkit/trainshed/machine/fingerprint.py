@@ -27,8 +27,6 @@ from __future__ import annotations
 import os
 import stat
 import time
-import zlib
-from hashlib import sha256
 
 from trainshed.base.errors import TrainshedError, one_line, shorten, some
 from trainshed.base.record import Record
@@ -37,7 +35,7 @@ from .folders import FILE, GONE, SPECIAL, Found, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
 FORMAT = b"trainshed-data-1"
@@ -48,6 +46,7 @@ MOST_SAMPLED = 1024  # files that are opened
 PLACE = 4096  # bytes
 DIGITS = 32  # hexadecimal, of a digest
 BLOCK = 1 << 20  # bytes, read at once
+_FEW = 32  # files for whose places OpenSSL, which hashes faster, is not worth loading
 MOST_NAMED = 3  # files that a note names
 _EVERY = 1024  # files between two looks at the clock
 
@@ -109,6 +108,7 @@ def of_files(files: Iterable[tuple[str, str]], method: str = SAMPLED, seconds: f
 
 def of_objects(objects: Iterable[tuple[str, int, str]]) -> Fingerprint:
     """The fingerprint of a storage's objects: (name, size in bytes, ETag) of each; "" for an ETag that was not said."""
+    sha256 = _sha256(few=False)
     files, contents = [], {}
     for name, size, etag in objects:
         files.append(Found(name, name, FILE, size, ""))
@@ -117,6 +117,19 @@ def of_objects(objects: Iterable[tuple[str, int, str]]) -> Fingerprint:
     method = ETAGS if len(contents) == len(files) else LISTED
     digest = _digest(files, contents if method == ETAGS else {}, method, method)
     return Fingerprint(digest, len(files), sum(one.size for one in files))
+
+
+def _sha256(few: bool) -> Callable[..., Any]:
+    """few: whether there is little to hash."""
+    if few:
+        for module in ("_sha256", "_sha2"):  # up to Python 3.11, and since
+            try:
+                return __import__(module).sha256  # type: ignore[no-any-return]
+            except ImportError:
+                continue
+    from hashlib import sha256
+
+    return sha256
 
 
 def _found(name: str, path: str) -> Found:
@@ -174,7 +187,7 @@ def _digest(files: list[Found], contents: dict[str, str], method: str, shown: st
 
 def digest_of(files: Mapping[str, tuple[int, str]], method: str) -> str:
     """The digest of files by their names: (SIZE, CONTENT) of each, as above."""
-    everything = sha256(b"%b %b\n" % (FORMAT, method.encode()))
+    everything = _sha256(len(files) <= _FEW)(b"%b %b\n" % (FORMAT, method.encode()))
     named = {os.fsencode(name): entry for name, entry in files.items()}
     names = sorted(named)
     for start in range(0, len(names), _EVERY):
@@ -188,11 +201,12 @@ def _contents(files: list[Found], method: str, clock: _Clock, problems: list[str
     if method == LISTED:
         return {}
     whole = method == WHOLE
+    sha256 = _sha256(not whole and len(files) <= _FEW)
     contents = {}
     for found in files if whole else _chosen(files):
         clock.check()
         try:
-            contents[found.name] = _content(found, whole)
+            contents[found.name] = _content(found, whole, sha256())
         except OSError as error:
             problems.append(f"{found.name}: {error.strerror}")
     return contents
@@ -202,6 +216,8 @@ def _chosen(files: list[Found]) -> Sequence[Found]:
     """The files whose contents are sampled."""
     if len(files) <= MOST_SAMPLED:
         return files
+    import zlib
+
     ranked = [zlib.crc32(os.fsencode(one.name)) for one in files]
     last = sorted(ranked)[MOST_SAMPLED - 1]
     near = [(rank, os.fsencode(one.name), one.path) for rank, one in zip(ranked, files, strict=True) if rank <= last]
@@ -209,8 +225,8 @@ def _chosen(files: list[Found]) -> Sequence[Found]:
     return [one for one in files if one.path in chosen]
 
 
-def _content(found: Found, whole: bool) -> str:
-    """Of one file. Raises OSError, also where it changes meanwhile."""
+def _content(found: Found, whole: bool, made: Any) -> str:
+    """Of one file. made: an empty hash. Raises OSError, also where it changes meanwhile."""
     file = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe may have taken its place
     try:
         before = os.fstat(file)
@@ -218,7 +234,6 @@ def _content(found: Found, whole: bool) -> str:
             raise OSError(0, "is not a file any more")
         if before.st_size != found.size:
             raise OSError(0, "changed meanwhile")
-        made = sha256()
         for start, end in [(0, found.size)] if whole else _places(found.size):
             while start < end:
                 data = os.pread(file, min(BLOCK, end - start), start)

@@ -7,7 +7,6 @@ every level, are an error. Pipes, sockets and devices are told from files, so th
 from __future__ import annotations
 
 import os
-import re
 import stat
 
 from trainshed.base.errors import TrainshedError
@@ -15,11 +14,12 @@ from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterator
 
 MOST_REPEATS = 1000  # times that folders may be entered again, through other links
 FILE, SPECIAL, GONE, UNREADABLE = "file", "special file", "gone", "unreadable"
-_WILD = re.compile(r"[*?[]")
+_WILD = frozenset("*?[")
 
 
 class Found(Record):
@@ -91,9 +91,9 @@ def match(pattern: str) -> Iterator[str]:
         TrainshedError: as `walk`.
     """
     parts = pattern.split("/")
-    first = next((number for number, part in enumerate(parts) if _WILD.search(part)), len(parts))
+    first = next((number for number, part in enumerate(parts) if not _WILD.isdisjoint(part)), len(parts))
     root = "/".join(parts[:first]) or "/"
-    wanted = tuple(_SUBTREE if part == "**" else _compiled(part) for part in parts[first:])
+    wanted = tuple(map(_compiled, parts[first:]))
     trail = _Trail(root)
     queue: list[tuple[str, int, _Above]] = [(root, 0, trail.top)]
     seen: set[tuple[str, int]] = set()
@@ -103,8 +103,8 @@ def match(pattern: str) -> Iterator[str]:
             continue
         seen.add((place, at))
         last = at == len(wanted) - 1
-        part = wanted[at]
-        if part is _SUBTREE and not last:
+        part, subtree = wanted[at], parts[first + at] == "**"
+        if subtree and not last:
             queue.append((place, at + 1, above))
         try:
             with os.scandir(place) as entries:
@@ -119,19 +119,19 @@ def match(pattern: str) -> Iterator[str]:
             except OSError:
                 continue
             if stat.S_ISDIR(info.st_mode):
-                onward = at if part is _SUBTREE else at + 1
+                onward = at if subtree else at + 1
                 if onward < len(wanted) and (inner := trail.enter(info, above, onward)) is not None:
                     queue.append((entry.path, onward, inner))
             elif last and stat.S_ISREG(info.st_mode):
                 yield entry.path
 
 
-_SUBTREE = re.compile(r"[^.].*", re.DOTALL)  # `**`: any name without a dot at its start
-
-
 def _compiled(part: str) -> re.Pattern[str]:
     import fnmatch
+    import re
 
+    if part == "**":  # any name without a dot at its start
+        return re.compile(r"[^.].*", re.DOTALL)
     hidden = "" if part.startswith(".") else r"(?!\.)"
     return re.compile(hidden + fnmatch.translate(part), re.DOTALL)
 

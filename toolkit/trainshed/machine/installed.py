@@ -7,7 +7,6 @@ came from no index; `NAME-VERSION[-pyX.Y].egg-info` of setuptools and of Linux d
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 from trainshed.base.files import read_object
@@ -71,7 +70,10 @@ def installed(folders: Iterable[str]) -> tuple[dict[str, str], dict[str, dict[st
 
 def normalized(name: str) -> str:
     """A package's name as all spellings of it are compared (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    name = name.replace("_", "-").replace(".", "-")
+    while "--" in name:
+        name = name.replace("--", "-")
+    return name.lower()
 
 
 def _source(path: str) -> dict[str, str]:

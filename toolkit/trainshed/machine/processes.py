@@ -6,7 +6,8 @@ By hand, without psutil: every start of `train` needs this, and psutil alone tak
 from __future__ import annotations
 
 import os
-import signal
+
+from .signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
-import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal as signal
     from typing import Any
+else:
+    import _signal as signal  # `signal` is this and an `enum`, which takes longer to load than all that `train` needs of it
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 HELD_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # what people and schedulers stop programs with
 _PYTHONS_OWN = (None, signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
 PASSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+def name_of(number: int) -> str:
+    """`SIGTERM` for 15."""
+    from signal import Signals
+
+    return Signals(number).name
 
 
 class SignalPipe:
@@ -29,7 +38,7 @@ class SignalPipe:
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         watched = (*STOP_SIGNALS, *PASSED_SIGNALS, signal.SIGCHLD)
-        self._old = {number: signal.signal(number, _note) for number in watched}
+        self._old: dict[int, Any] = {number: signal.signal(number, _note) for number in watched}
         self._late: list[int] = []
 
     def take(self) -> list[int]:
@@ -50,7 +59,7 @@ class SignalPipe:
         late = [number for number in (*self._late, *self.take()) if number in HELD_SIGNALS]
         os.close(self.fd)
         os.close(self._write)
-        if late and self._old[signal.Signals(late[0])] not in _PYTHONS_OWN:
+        if late and self._old[late[0]] not in _PYTHONS_OWN:
             signal.raise_signal(late[0])
 
 
@@ -58,7 +67,7 @@ def _note(_signal: int, _frame: object) -> None:
     """Nothing to do: Python has written the byte. Without a handler it would not."""
 
 
-def _put_back(handlers: dict[signal.Signals, Any]) -> None:
+def _put_back(handlers: dict[int, Any]) -> None:
     """Installs earlier handlers again; None stands for one that Python did not install."""
     for number, handler in handlers.items():
         signal.signal(number, handler if handler is not None else signal.SIG_DFL)
@@ -68,7 +77,7 @@ class Interrupted(BaseException):
     """A stop signal came outside the supervisor's loop. Not an Exception, so that no handler swallows it."""
 
     def __init__(self, number: int, when: str) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name} {when}")
+        super().__init__(f"stopped by {name_of(number)} {when}")
         self.number = number
         self.when = when
 
@@ -93,7 +102,7 @@ class Stops:
         self._when = ""
 
     def __enter__(self) -> Stops:
-        self._old = {number: signal.signal(number, self._take) for number in HELD_SIGNALS}
+        self._old: dict[int, Any] = {number: signal.signal(number, self._take) for number in HELD_SIGNALS}
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
         return self
 
@@ -150,7 +159,7 @@ class _StopHandler:
     """Handles stop signals by `handle` within the block; puts the earlier handlers back afterwards."""
 
     def __enter__(self) -> None:
-        self.old = {number: signal.signal(number, self.handle) for number in HELD_SIGNALS}
+        self.old: dict[int, Any] = {number: signal.signal(number, self.handle) for number in HELD_SIGNALS}
 
     def __exit__(self, *_: object) -> None:
         _put_back(self.old)

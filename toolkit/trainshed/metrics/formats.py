@@ -110,14 +110,19 @@ def json_line(line: str) -> Found | None:
 
 def kv(line: str) -> Found | None:
     """Pairs in a sentence: `step 10: loss=0.4, lr: 5e-05`, `Epoch 3 | loss 0.4`."""
-    items = []
-    for match in _LOOSE.finditer(line):
-        sure = line[match.end(1) : match.start(2)].strip() or match[1].lower() in PLACES or _TELLING.search(match[1])
-        if sure:
-            items.append((match[1], match[2]))
+    items = [(match[1], match[2]) for match in loose(line)]
     if len(items) == 1 and not (_SURE.fullmatch(line) and _TELLING.search(items[0][0])):
         return None
     return _pairs(items) if _tells([name for name, _ in items]) else None
+
+
+def loose(line: str) -> list[re.Match[str]]:
+    """Names and the numbers after them, where the name or what stands between says that they belong together."""
+    return [
+        match
+        for match in _LOOSE.finditer(line)
+        if line[match.end(1) : match.start(2)].strip() or match[1].lower() in PLACES or _TELLING.search(match[1])
+    ]
 
 
 def _tells(names: list[str]) -> bool:
@@ -152,6 +157,14 @@ def plain(line: str) -> str:
         line = _ANSI.sub("", line)
     tags = _TAGS.match(line) if line.startswith("[") else None
     return line[tags.end() :].strip() if tags else line.strip()
+
+
+def may_tell(line: str) -> bool:
+    """Whether a line has a sign of any format: all of `chosen`, written out."""
+    return (
+        "loss" in line or "step" in line or "poch" in line or "acc" in line or "iter" in line or "{" in line
+        or "it/s" in line or "s/it" in line or " - " in line or "|" in line or "│" in line or PREFIX in line
+    )  # fmt: skip
 
 
 def chosen(name: str) -> tuple[Signed, ...]:

@@ -16,14 +16,11 @@ import time
 from trainshed.base.errors import one_line
 from trainshed.base.helper_process import report, stand_back
 
-from .points import line_of
 from .scraper import Scraper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO
-
-    from .points import Point
 
 
 class _Out:
@@ -34,13 +31,13 @@ class _Out:
         self._fd = -1
         self._said = False
 
-    def write(self, points: list[Point]) -> None:
-        """Appends them."""
+    def write(self, text: str) -> None:
+        """Appends lines."""
         try:
             if self._fd < 0:
                 os.makedirs(os.path.dirname(self._path), exist_ok=True)
                 self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            view = memoryview("".join(map(line_of, points)).encode())
+            view = memoryview(text.encode())
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError as error:
@@ -57,9 +54,9 @@ def search(stream: BinaryIO, folder: str) -> None:
     _tell(scraper.remarks())
     while words := stream.readline().split():
         block = stream.read(int(words[1]))
-        points = scraper.scan(block, time.time(), None if words[0] == b"-" else int(words[0]))
-        if points:
-            out.write(points)
+        text = scraper.text(block, time.time(), None if words[0] == b"-" else int(words[0]))
+        if text:
+            out.write(text)
         _tell(scraper.remarks())
     _tell(scraper.finish())
 

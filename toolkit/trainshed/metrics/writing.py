@@ -6,13 +6,14 @@ import os
 import sys
 import time
 
-from .points import LONGEST_NAME, PLACES, Point, line_of
+from .points import LONGEST_NAME, PLACES, head_of, tail_of, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import SupportsFloat
 
+_MOST_HEADS = 10_000
 FOLDER_VARIABLE = "SAGEMAKER_METRICS_DIRECTORY"
 
 
@@ -22,6 +23,7 @@ class Writer:
     def __init__(self) -> None:
         self._place = ("", 0)  # folder and process of the open file
         self._fd = -1
+        self._heads: dict[str, str] = {}  # of names that have been checked
         self._troubled = False
 
     def log(
@@ -49,38 +51,46 @@ class Writer:
             TypeError: a value is not a number, or `step` is not a whole one.
             ValueError: a name is empty, too long, or one that says where something was measured, such as `step`.
         """
-        if step is not None and (isinstance(step, bool) or not hasattr(step, "__index__")):
-            raise TypeError(f"step must be a whole number, not {step!r}")
+        if step is not None:
+            if isinstance(step, bool) or not hasattr(step, "__index__"):
+                raise TypeError(f"step must be a whole number, not {step!r}")
+            step = step.__index__()
         rank = os.environ.get("RANK", "")
-        where = (
-            time.time(),
-            None if step is None else step.__index__(),
-            None if epoch is None else float(epoch),
-            int(rank) if rank.isdecimal() else None,
-        )
-        points = []
-        for name, value in {**(values or {}), **named}.items():
-            _check_name(name)
+        epoch = None if epoch is None else float(epoch)
+        numbers: list[tuple[str, float]] = []
+        for name, value in ({**values, **named} if values else named).items():
+            if name not in self._heads:
+                _check_name(name)
             try:
-                number = float(value)
+                numbers.append((name, float(value)))
             except (TypeError, ValueError) as error:
                 raise TypeError(f"the metric {name!r} is not a number: {type(value).__name__}") from error
-            points.append(Point(name, number, *where))
-        if points:
-            self._write(points)
+        if numbers:
+            self._write(numbers, step, epoch, int(rank) if rank.isdecimal() else None)
 
-    def _write(self, points: list[Point]) -> None:
+    def _write(self, numbers: list[tuple[str, float]], step: int | None, epoch: float | None, rank: int | None) -> None:
         folder = os.environ.get(FOLDER_VARIABLE, "")
         if not folder:
-            print("metric", *_pairs(points), flush=True)
+            print("metric", *_pairs(numbers, step, epoch), flush=True)
             return
+        tail = tail_of(time.time(), step, epoch, rank)
+        text = "".join([f"{self._head(name)}{text_of(number)}{tail}" for name, number in numbers])
         try:
             self._open(folder)
-            os.write(self._fd, "".join(map(line_of, points)).encode())
+            os.write(self._fd, text.encode())
         except OSError as error:
             if not self._troubled:
                 self._troubled = True
                 print(f"trainshed: metrics cannot be written to {folder}: {error.strerror}", file=sys.stderr, flush=True)
+
+    def _head(self, name: str) -> str:
+        """The beginning of a metric's lines, made once for each name."""
+        head = self._heads.get(name)
+        if head is None:
+            if len(self._heads) >= _MOST_HEADS:
+                self._heads.clear()
+            head = self._heads[name] = head_of(name)
+        return head
 
     def _open(self, folder: str) -> None:
         """Opens the file where it is not this process's own yet; its name is new in each life of a process id."""
@@ -92,10 +102,9 @@ class Writer:
         self._place = (folder, os.getpid())
 
 
-def _pairs(points: list[Point]) -> list[str]:
-    places = {"step": points[0].step, "epoch": points[0].epoch}
-    pairs = [f"{point.name}={point.value:g}" for point in points]
-    return pairs + [f"{name}={value:g}" for name, value in places.items() if value is not None]
+def _pairs(numbers: list[tuple[str, float]], step: int | None, epoch: float | None) -> list[str]:
+    places = (("step", step), ("epoch", epoch))
+    return [f"{name}={value:g}" for name, value in (*numbers, *places) if value is not None]
 
 
 def _check_name(name: str) -> None:

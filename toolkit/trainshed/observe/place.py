@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 
+from trainshed.base import quick_json
 from trainshed.base.files import read_object
 
 _BASE = "/opt/ml"  # what the host itself may call its tree
@@ -32,7 +32,7 @@ def _local_path(path: str) -> str:
     parameters = _lower(read_object(path, _MOST_BYTES)).get("profilingparameters")
     if isinstance(parameters, str):
         try:
-            parameters = json.loads(parameters)
+            parameters = quick_json.loads(parameters)
         except (ValueError, RecursionError):
             return ""
     found = _lower(parameters).get("localpath")

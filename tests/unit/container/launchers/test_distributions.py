@@ -10,9 +10,9 @@ import pytest
 
 from trainshed.base.errors import LaunchError
 from trainshed.container.launchers import LAUNCHERS, Launcher, LaunchPlan, launcher_of
-from trainshed.contract import distributions
 from trainshed.contract.choices import DISTRIBUTION_FLAGS
-from trainshed.contract.distributions import DISTRIBUTIONS, TRAITS, DistributionTraits, plugged_in, traits_of
+from trainshed.contract.distributions import DISTRIBUTIONS, TRAITS, DistributionTraits, traits_of
+from trainshed.contract.plugged_in import GROUP, plugged_in
 from trainshed.contract.settings import CHOICES
 
 POOL = Launcher(DistributionTraits("pool"), lambda _: LaunchPlan(processes=(), launcher="pool"))
@@ -25,7 +25,7 @@ def looked_up_anew() -> None:
 
 def adds(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """An installed package adds a distribution."""
-    entry = metadata.EntryPoint(name, value, distributions.GROUP)
+    entry = metadata.EntryPoint(name, value, GROUP)
     monkeypatch.setattr(metadata, "entry_points", lambda **wanted: [entry] if wanted["name"] == name else [])
 
 

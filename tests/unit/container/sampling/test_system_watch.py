@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from support.runner_project import wait_until
-from trainshed.container.sampling import system_watch
 from trainshed.container.sampling.system_watch import SamplingPlan, SystemWatch, sampling_plan
 from trainshed.container.supervisor.watcher import FOREVER
 from trainshed.contract.cluster import Cluster
@@ -23,12 +22,6 @@ def plan(folder: Path, gpus: bool = False) -> SamplingPlan:
 
 def run_of(stopping: bool = False) -> Any:
     return types.SimpleNamespace(ranks=[], stopping=stopping)
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the half second that short jobs are spared."""
-    monkeypatch.setattr(system_watch, "START_SECONDS", 0.0)
 
 
 def test_a_run_that_is_being_stopped_gets_no_sampler_and_no_turns(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from trainshed.base.errors import TrainshedError
+from trainshed.base.files import read_object
 from trainshed.runner.control import recover
 from trainshed.runner.control.operations import clone, public_status, remove, state_of, stop, to_resume
 from trainshed.runner.display.runs import describe, table
@@ -20,6 +21,7 @@ from trainshed.runner.files import layout
 from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
 from trainshed.runner.state import identity, index
+from trainshed.runner.state import stored as module
 from trainshed.runner.state.job_json import described
 from trainshed.runner.state.status import StatusFile, iso
 from trainshed.runner.state.stored import Stored, every, load
@@ -199,3 +201,19 @@ def _places(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     for key, item in items:
         found += [(*above, key), *_places(item, (*above, key))]
     return found
+
+
+def test_a_list_of_runs_reads_no_file_that_it_does_not_show(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of runs are listed: each file that is read for nothing is felt."""
+    change(run.folder, "status.json", lambda told: told.update(TrainingJobStatus="Completed", SecondaryStatus="Completed"))
+    read: list[str] = []
+
+    def noted(path: str, *rest: Any, **more: Any) -> dict[str, Any]:
+        read.append(path)
+        return read_object(path, *rest, **more)
+
+    monkeypatch.setattr(module, "read_object", noted)
+    (found,) = every(os.environ)
+    assert state_of(found, os.environ)[0] == "Completed" and os.path.basename(*read) == "status.json"
+    assert found.about["run"] == found.name and [os.path.basename(path) for path in read] == ["status.json", "job.json"]
+    assert found == load(run.folder)

@@ -6,9 +6,8 @@ from trainshed.contract.cluster import Cluster
 from trainshed.contract.distributions import DEVICES, NONE, ONE, SEVERAL
 from trainshed.contract.wire.variables import HOSTS
 from trainshed.machine.hardware import probe
-from trainshed.machine.network import free_port
 
-from . import sagemaker, single
+from . import sagemaker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,18 +22,22 @@ DEFAULT_MASTER_PORT = 7777  # as the peers have it
 _TRACES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_ID", "PET_NNODES", "KUBERNETES_SERVICE_HOST", "NNODES", HOSTS)
 
 
-def _schedulers(environ: Mapping[str, str]) -> tuple[ModuleType, ...]:
+def _schedulers(job: TrainingJob, environ: Mapping[str, str]) -> tuple[ModuleType, ...]:
     """In the order in which their evidence counts: what the job itself lists first, then who started this process."""
     if not any(environ.get(name) for name in _TRACES):
+        if job.resources.given:
+            return (sagemaker,)
+        from . import single
+
         return (sagemaker, single)
-    from . import kubernetes, openmpi, slurm, static
+    from . import kubernetes, openmpi, single, slurm, static
 
     return (sagemaker, openmpi, slurm, kubernetes, static, single)
 
 
 def resolve(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """The hosts of the job and this host's place among them. Looks at files, variables and /dev, starts nothing."""
-    scheduler = next(module for module in _schedulers(environ) if module.evidence(job, environ))
+    scheduler = next(module for module in _schedulers(job, environ) if module.evidence(job, environ))
     cluster: Cluster = scheduler.cluster(job, environ)
     hardware = probe(environ, job.resources.current_instance_type)
     port = environ.get("MASTER_PORT", "")
@@ -73,4 +76,6 @@ def _port(job: TrainingJob, cluster: Cluster) -> int:
     wanted = job.settings.master_port
     if len(cluster.hosts) > 1 or not job.distribution.traits.has_ranks:
         return wanted or DEFAULT_MASTER_PORT
+    from trainshed.machine.network import free_port
+
     return free_port(wanted)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,14 +11,17 @@ _NUMBERS = r"([0-9]+)"
 
 def natural_order(hosts: Iterable[str]) -> tuple[str, ...]:
     """Hosts without repeats, numbers in names compared as numbers: algo-2 before algo-10."""
+    unique = tuple(dict.fromkeys(hosts))
+    if len(unique) < 2:
+        return unique
+    import re
 
     def key(host: str) -> tuple[list[tuple[bool, int, str, str]], str]:
         parts = re.split(_NUMBERS, host)
         # Text and numbers take turns, so a number is only ever compared with a number: the longer one is greater.
         return [_part(place % 2 == 1, part) for place, part in enumerate(parts)], host
 
-    unique = tuple(dict.fromkeys(hosts))
-    return tuple(sorted(unique, key=key)) if len(unique) > 1 else unique  # one host: no pattern to compile
+    return tuple(sorted(unique, key=key))
 
 
 def resolves(host: str) -> bool:

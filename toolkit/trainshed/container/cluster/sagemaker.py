@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from trainshed.contract.cluster import Cluster
-from trainshed.machine.network import interface_to
-
-from .hosts import natural_order
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,17 +24,26 @@ def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """
     resources = job.resources
     members = [host for group in job.distribution.groups for host in resources.group_hosts(group)]
-    hosts = natural_order(members or resources.hosts)
+    hosts = tuple(dict.fromkeys(members or resources.hosts))
+    if len(hosts) > 1:
+        from .hosts import natural_order
+
+        hosts = natural_order(hosts)
     current = resources.current_host
     if current not in hosts:
         return Cluster(hosts=(current,), current_host=current, scheduler="sagemaker", participates=False)
     several = len(hosts) > 1
+    interface = ""
+    if several:
+        from trainshed.machine.network import interface_to
+
+        interface = interface_to(resources.network_interface_name)
     return Cluster(
         hosts=hosts,
         current_host=current,
         rank=hosts.index(current),
         # By loopback on a single host: its name need not resolve, and often does not.
         address=hosts[0] if several else "127.0.0.1",
-        interface=interface_to(resources.network_interface_name) if several else "",
+        interface=interface,
         scheduler="sagemaker",
     )

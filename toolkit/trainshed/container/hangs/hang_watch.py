@@ -15,10 +15,10 @@ Every job loads this module, so functions import what only a hanging job needs.
 
 from __future__ import annotations
 
-import signal
 import time
 
 from trainshed.contract.distributions import traits_of
+from trainshed.machine.signals import signal
 
 from ..supervisor.watcher import FOREVER, Watcher
 

@@ -8,7 +8,6 @@ import sys
 import trainshed
 from trainshed.contract.settings import COPY_TO_VARIABLE, EVERY_VARIABLE, OPTIONS_VARIABLE, REDUCE_VARIABLE
 from trainshed.contract.wire.metric_lines import LOGGERS
-from trainshed.contract.wire.rules import TENSOR_STEPS, looks_at_tensors, wanted_rules
 from trainshed.contract.wire.variables import AUTOPATCH, PROBE, STEP_PROFILE, TENSORS
 
 TYPE_CHECKING = False
@@ -61,7 +60,7 @@ def fixed_variables(job: TrainingJob, cluster: Cluster, program: Program, enviro
         "probe": probe,
         "reduce": job.settings.reduce not in ("", "off"),
         "steps": steps,
-        "tensors": looks_at_tensors(wanted_rules(job.settings.rules)),
+        "tensors": _looks_at_tensors(job.settings.rules),
     }
     hooks = [name for name, wanted in asked.items() if wanted]
     training_hooks = bool(hooks) or job.compiler.on
@@ -87,8 +86,18 @@ def fixed_variables(job: TrainingJob, cluster: Cluster, program: Program, enviro
     return values
 
 
+def _looks_at_tensors(rules: str) -> bool:
+    if not rules:
+        return False
+    from trainshed.contract.wire.rules import looks_at_tensors, wanted_rules
+
+    return looks_at_tensors(wanted_rules(rules))
+
+
 def _tensor_steps(job: TrainingJob) -> int:
     """Optimizer steps between two looks at tensors."""
+    from trainshed.contract.wire.rules import TENSOR_STEPS
+
     hook = job.debug_hook.hook_parameters if job.debug_hook is not None else {}
     asked = str({name.lower(): value for name, value in hook.items()}.get("save_interval", ""))
     return job.settings.tensor_steps or (int(asked) if asked.isdecimal() else 0) or TENSOR_STEPS

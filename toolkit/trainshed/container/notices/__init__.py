@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 
 from trainshed.base.record import Record
+from trainshed.machine.signals import name_of, signal
 
 from ..supervisor.watcher import Watcher
 
@@ -144,7 +144,7 @@ class Notices(Watcher):
         if number == signal.SIGUSR1:  # asks for a hang report; the job goes on
             return
         if number != signal.SIGUSR2:
-            name = signal.Signals(number).name
+            name = name_of(number)
             self._post(name, f"{name} received, {grace:g} s to end", True, now + grace)
         elif self._environ.get("SLURM_JOB_ID"):
             end = self._environ.get("SLURM_JOB_END_TIME", "")
@@ -185,7 +185,7 @@ class Notices(Watcher):
             received=time.time(),
             deadline=deadline,
         )
-        if source not in signal.Signals.__members__:  # for a signal the supervisor prints a message itself
+        if not source.startswith("SIG"):  # for a signal the supervisor prints a message itself
             self._say(f"notice: {reason}")
         try:
             write_notice(self.path, notice)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 
@@ -32,9 +31,9 @@ except Exception as error:
     traceback.print_exc()
     sys.exit(number)
 """
-_IDENTIFIER = r"[A-Za-z_]\w*"
-_MODULE = rf"{_IDENTIFIER}(\.{_IDENTIFIER})*"
-_BUILD_SYSTEM = r"(?m)^[ \t]*\[build-system\]"
+
+
+_TEXT = bytes([9, 10, 13, *range(32, 127), *range(128, 256)])
 
 
 class Program(Record):
@@ -86,7 +85,7 @@ def locate(job: TrainingJob, folder: str, environ: Mapping[str, str]) -> Program
     package = bool(folder) and _is_package(folder)
     if name.startswith("-m ") or name.startswith("-m\t"):
         module = name[2:].strip()
-        if not re.fullmatch(_MODULE, module):
+        if not _is_module(module):
             raise ProgramError(f"{shorten(name)!r} is not a valid module name", hint="write it like `-m package.module`")
         return Program(
             name=name,
@@ -117,9 +116,9 @@ def _module(name: str, path: str | None, folder: str) -> str:
     """The module that the program is in a package, as the peer runs it; "" where it is a file to be run as it is."""
     if path is not None and os.path.dirname(path) == folder and path.endswith(".py"):
         own = os.path.basename(path)[:-3]
-        return own if re.fullmatch(_IDENTIFIER, own) else ""
+        return own if _is_name(own) else ""
     module = name.removesuffix(".py").removeprefix("./")
-    if name.endswith(".sh") or not re.fullmatch(_MODULE, module):
+    if name.endswith(".sh") or not _is_module(module):
         return ""
     return module if path is None or _holds_module(folder, module) else ""
 
@@ -215,8 +214,16 @@ def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
 def _is_plain_text(path: str, first: bytes) -> bool:
     """Whether it is commands without a first line that names a shell: /bin/sh runs them, as at the peer and in shells."""
     named = "." in os.path.basename(path)
-    is_text = bool(first.strip()) and not re.search(rb"[^\t\r\n -~\x80-\xff]", first)
+    is_text = bool(first.strip()) and not first.translate(None, _TEXT)
     return is_text and (not named or os.access(path, os.X_OK))
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and text[0].isascii()
+
+
+def _is_module(text: str) -> bool:
+    return all(map(_is_name, text.split(".")))
 
 
 def _is_package(folder: str) -> bool:
@@ -227,7 +234,7 @@ def _is_package(folder: str) -> bool:
         return False
     try:
         with open(f"{folder}/pyproject.toml", encoding="utf-8", errors="replace") as file:
-            return bool(re.search(_BUILD_SYSTEM, file.read()))
+            return any(line.lstrip(" \t").startswith("[build-system]") for line in file)
     except OSError:
         return False
 

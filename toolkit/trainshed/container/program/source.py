@@ -8,8 +8,6 @@ from trainshed.base.errors import ProgramError, shorten
 from trainshed.contract.paths import ARCHIVES
 from trainshed.machine.scratch import own_folder
 
-from .turn import Turn
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +30,8 @@ def fetch_source(job: TrainingJob, environ: Mapping[str, str], say: Callable[[st
     code = job.paths.code
     if _unsettled(code):
         # Another host may be at it: a folder that is being filled is waited for, one that was left is completed.
+        from .turn import Turn
+
         with Turn(code, "unpacking the source code", job.settings.install_timeout_seconds, say):
             _settle(code)
     named = job.source if job.source and os.path.abspath(job.source.removeprefix("file://")) != code else ""
@@ -146,6 +146,8 @@ def _in_folder(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str]
     """Fills the code folder by way of a folder beside it, so that an interrupted unpacking is never taken for the code."""
     import shutil
     import tempfile
+
+    from .turn import Turn
 
     code = job.paths.code
     try:

@@ -11,7 +11,6 @@ from trainshed.contract.wire.checkpoint_trouble import take
 
 from .results import remarks
 from .run_page import write_report
-from .termination import leave
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ def _write_outcome(paths: Paths, result: TrainingResult, voice: Voice) -> None:
     """The failure or success file; neither for a job that was interrupted."""
     try:
         if result.failure:
+            from .termination import leave
+
             leave(visible(voice.mask(result.failure.text())))
             own = read_own_failure(paths)
             write_failure(paths, result.failure.text(), lambda text: visible(voice.mask(text)))

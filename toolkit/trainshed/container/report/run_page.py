@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-
-from trainshed.machine.isolation import isolated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,9 +23,11 @@ def write_report(paths: Paths, record: RunRecord, voice: Voice, *, stopped: bool
     """
     if record.data.get("cluster", {}).get("rank") != 0 or not _measured(paths):
         return
+    import json
     import subprocess
 
     from trainshed.base.wings import has_wing
+    from trainshed.machine.isolation import isolated
 
     if not has_wing("studio"):
         return
@@ -59,10 +58,13 @@ def write_report(paths: Paths, record: RunRecord, voice: Voice, *, stopped: bool
 
 def _measured(paths: Paths) -> bool:
     """Whether the job has metrics or a profile."""
-    from trainshed.observe.place import profiler_folder
+    profiler = f"{paths.output}/profiler"
+    if os.path.exists(f"{paths.config}/profilerconfig.json"):
+        from trainshed.observe.place import profiler_folder
 
+        profiler = profiler_folder(paths.output)
     # Samples of the machine alone, which every job has, are no reason for a page.
-    steps = f"{profiler_folder(paths.output)}/steps"
+    steps = f"{profiler}/steps"
     for folder in (paths.metrics, paths.scraped_metrics, steps, f"{paths.output}/tensorboard"):
         try:
             if os.listdir(folder):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 
 import trainshed
+from trainshed.base import quick_json
 from trainshed.base.disk_reserve import Room
 from trainshed.base.files import write_atomic
 from trainshed.base.secrets import mask_arguments, mask_leaves, mask_mapping
@@ -159,7 +159,7 @@ class RunRecord:
         """The restarts that torch's elastic agent has noted in this file."""
         try:
             with open(events) as file:
-                restarts = [json.loads(line) for line in file]
+                restarts = [quick_json.loads(line) for line in file]
         except (OSError, ValueError):
             return
         self.data["restarts"] = sorted([*restarts, *self._others], key=lambda restart: float(restart.get("at", 0.0)))
@@ -200,7 +200,9 @@ class RunRecord:
             return
         # One line a key: readable enough, and several times faster than the indenting encoder, which is pure Python.
         shown = mask_leaves(self.data, self._voice.secrets)
-        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value, default=str)}" for key, value in shown.items())
+        lines = ",\n".join(
+            f"{quick_json.dumps(key)}: {quick_json.dumps(value, default=str)}" for key, value in shown.items()
+        )
         try:
             write_atomic(self.path, f"{{\n{lines}\n}}\n")
             self.problem = ""

@@ -20,7 +20,6 @@ host has the roster `Alone`.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 
 from trainshed.base.errors import ClusterError
 from trainshed.machine.signals import Interrupted
@@ -132,8 +131,10 @@ def tell_before_start(roster: Roster, failure: Failure, host: str, seconds: floa
     failure = _named(failure, host)
     say("telling the other hosts")
     longest = min(STOPPED_TELLING_SECONDS, roster.grace) if failure.kind == "Interrupted" else TELLING_SECONDS
-    with suppress(ClusterError):  # where the port cannot be used, nobody can be told
+    try:
         roster.fail_before_start(failure, min(longest, seconds))
+    except ClusterError:  # where the port cannot be used, nobody can be told
+        pass
     return failure
 
 

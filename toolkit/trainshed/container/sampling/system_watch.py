@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 
 from trainshed.base.record import Record
 from trainshed.machine.processes import close_all_but, descendants, die_with_parent, rename
+from trainshed.machine.signals import signal
 from trainshed.machine.streams import read_block
 
 from ..supervisor.watcher import FOREVER, Watcher
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ..supervisor.watcher import Supervised
 
 INTERVAL = 0.5  # seconds from sample to sample, as the platform's default is
-START_SECONDS = 0.5  # after the ranks' start: shorter jobs are not worth a process
 END_SECONDS = 1.0  # for the process to end
 
 
@@ -78,14 +77,11 @@ class SystemWatch(Watcher):
     def __init__(self, plan: SamplingPlan | None, say: Callable[[str], None]) -> None:
         self._plan = plan
         self._say = say
-        self._start_at = time.monotonic() + START_SECONDS
         self._pid = self._control = self._words = -1
         self._said = b""
 
     def pause(self) -> float:
-        if self._plan is None or self._pid > 0:
-            return FOREVER
-        return max(0.0, self._start_at - time.monotonic())
+        return FOREVER if self._plan is None or self._pid > 0 else 0.0
 
     def descriptors(self) -> dict[int, int]:
         return {self._words: select.POLLIN} if self._words >= 0 else {}
@@ -94,7 +90,7 @@ class SystemWatch(Watcher):
         if self._pid > 0:
             if self._words >= 0 and self._listen():
                 self._say("warning: this machine is not sampled any more: the sampler's process is gone")
-        elif self._plan is not None and time.monotonic() >= self._start_at:
+        elif self._plan is not None:
             if run.stopping:
                 self._plan = None
                 return

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 
 from trainshed.machine.processes import become_subreaper, descendants, kill
-from trainshed.machine.signals import PASSED_SIGNALS, Interrupted, SignalPipe
+from trainshed.machine.signals import PASSED_SIGNALS, Interrupted, SignalPipe, name_of, signal
 
 from .launch_plan import LaunchPlan, Outcome, StartError
 from .rank import send
@@ -171,7 +170,7 @@ class _Loop:
         if first:
             state.received = number
             state.received_at = self.run.now()
-            name = signal.Signals(number).name
+            name = name_of(number)
             for watcher in self.watchers:
                 watcher.interrupted(f"stopped by {name}", number)
             self.run.say(f"{name} received: passed on to the script, which has {state.grace:g} s to end")

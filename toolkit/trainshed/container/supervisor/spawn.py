@@ -7,10 +7,10 @@ the time without that module.
 from __future__ import annotations
 
 import os
-import signal
 
 from trainshed.base.errors import EXIT_NOT_FOUND
 from trainshed.machine.processes import die_with_parent
+from trainshed.machine.signals import signal
 
 from .launch_plan import ProcessSpec, StartError
 

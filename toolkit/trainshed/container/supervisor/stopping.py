@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from .watcher import FOREVER
 
 FAILURE_SETTLES = 1.0  # seconds until the others are asked to stop: the first one to end may only have lost its peer
@@ -12,7 +10,7 @@ LOST_GRACE = 4.0  # the same when a host has vanished: whatever they wait for wi
 LEFTOVER_GRACE = 5.0  # seconds that processes get which a finished script has left running
 
 
-class Phase(Enum):
+class Phase:
     """The phases of a run, in the order in which phases follow each other; any may be skipped.
 
     RUNNING: the processes run, and none has failed. Deadline: the plan's time limit, if it has one; then they are
@@ -27,6 +25,8 @@ class Phase(Enum):
         seconds, or the rest of the grace where a rank died of the stop signal itself; then, and whenever another one
         appears, they are killed.
     OVER: nothing is left.
+
+    Plain texts: `enum` takes longer to load than all of this folder.
     """
 
     RUNNING = "running"
@@ -56,7 +56,7 @@ class Stopping:
             grace: seconds from a stop signal to SIGKILL.
             limit: the plan's time limit in seconds, 0 for none.
         """
-        self.phase = Phase.RUNNING
+        self.phase: str = Phase.RUNNING
         self.limit = limit
         self.deadline: float | None = limit or None
         self.grace = grace

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import time
 
 from trainshed.machine.processes import catches
+from trainshed.machine.signals import signal
 
 from .launch_plan import LaunchPlan, Outcome, ProcessSpec, StartError
 from .output import Output

@@ -6,9 +6,9 @@ checkpoints says so at its end, too.
 
 from __future__ import annotations
 
-import json
 import os
 
+from trainshed.base import quick_json
 from trainshed.base.errors import one_line
 from trainshed.base.files import read_bytes, remove, write_atomic
 
@@ -25,7 +25,7 @@ def note(environ: Mapping[str, str], *, step: int, failures: int, reason: str) -
     """Notes that no checkpoint of `step` could be made, the last of `failures` in a row; without a job's folder, nothing."""
     if path := _path(environ):
         try:
-            write_atomic(path, json.dumps({"step": step, "failures": failures, "reason": reason}))
+            write_atomic(path, quick_json.dumps({"step": step, "failures": failures, "reason": reason}))
         except OSError:  # the same full disk, most likely; the line on the console is there
             pass
 
@@ -51,7 +51,7 @@ def take(folder: str, host: str) -> str:
         if not name.startswith(f"{host}{_INFIX}"):
             continue
         try:
-            told = json.loads(read_bytes(f"{folder}/{name}", LARGEST) or b"{}")
+            told = quick_json.loads(read_bytes(f"{folder}/{name}", LARGEST) or b"{}")
             worst = max(worst, (int(told["failures"]), int(told["step"]), str(told["reason"])))
         except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
             pass

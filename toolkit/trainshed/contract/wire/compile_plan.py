@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+from trainshed.base import quick_json
 from trainshed.base.record import Record
 
 from .variables import COMPILE_PLAN
@@ -70,13 +69,13 @@ class CompilePlan(Record):
 
     def to_text(self) -> str:
         """The variable's value."""
-        return json.dumps(self.plain(), sort_keys=True, separators=(",", ":"))
+        return quick_json.dumps(self.plain(), sort_keys=True, separators=(",", ":"))
 
 
 def plan_of(environ: Mapping[str, str]) -> CompilePlan | None:
     """Returns the plan in a rank's environment, None if it is absent or unreadable."""
     try:
-        value = json.loads(environ.get(COMPILE_PLAN) or "null")
+        value = quick_json.loads(environ.get(COMPILE_PLAN) or "null")
         return CompilePlan(**value) if isinstance(value, dict) else None
     except (ValueError, TypeError):
         return None

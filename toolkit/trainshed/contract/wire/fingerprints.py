@@ -7,7 +7,6 @@ the same under `fingerprints`. The digests' format is that of machine/fingerprin
 from __future__ import annotations
 
 from trainshed.base.files import read_object
-from trainshed.base.units import size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ def in_shape(value: Any) -> dict[str, dict[str, Any]]:
 
 def described(one: dict[str, Any]) -> str:
     """A fingerprint for a person: `sampled:0123... (3 files, 12 MB)`, and its notes."""
+    from trainshed.base.units import size
+
     files = "1 file" if one["files"] == 1 else f"{one['files']:,} files"
     notes = "".join(f"; {note}" for note in one.get("notes", ()))
     return f"{one['digest'] or 'unknown'} ({files}, {size(one['bytes'])}{notes})"

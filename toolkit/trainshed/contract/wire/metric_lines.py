@@ -5,7 +5,7 @@ Also what `train` writes to the process that searches (`metrics/searching.py`): 
 
 from __future__ import annotations
 
-import json
+from trainshed.base import quick_json
 
 PREFIX = "metric "  # of a line that any program may print: `metric loss=0.125 step=10`
 # `auto` looks for all formats, `off` for `metric ...` lines alone.
@@ -16,6 +16,11 @@ SOURCES = (*FORMATS, LOGGERS)  # what the setting may be
 SIGNS = (PREFIX.encode(), b"loss", b"acc", b"eval_", b"Epoch ")
 
 
+def signs_of(setting: str) -> tuple[bytes, ...]:
+    """Texts of which one is in every block with metrics that the setting `metrics` has searched for."""
+    return SIGNS[:1] if setting in ("off", LOGGERS) else SIGNS
+
+
 def head(definitions: list[tuple[str, str]], format: str) -> bytes:
     """The first line that the process reads.
 
@@ -23,7 +28,7 @@ def head(definitions: list[tuple[str, str]], format: str) -> bytes:
         definitions: (name, regular expression).
         format: one of `FORMATS`.
     """
-    return json.dumps({"definitions": definitions, "format": format}).encode() + b"\n"
+    return quick_json.dumps({"definitions": definitions, "format": format}).encode() + b"\n"
 
 
 def frame(rank: int | None, block: bytes) -> bytes:

@@ -1,1 +1,1 @@
-"""How records lie in files: one module a format; `table` lists them and finds the one of a channel."""
+"""How records lie in files: one module a format; `table` lists them and finds the one of a channel; `equal` reads blocks."""

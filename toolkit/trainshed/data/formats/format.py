@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import IO, Any
 
+    from .equal import Placed, Stream
+
 STRIDE = 64  # records between two marks
 BLOCK = 1 << 17  # bytes that are read at once: less than what goes back to the system when it is freed (glibc)
 LARGEST = 1 << 31  # bytes of a record; what claims to be larger is damaged
@@ -140,6 +142,15 @@ class StreamFormat(Format):
             DataError: it is damaged or cut short: see `errors.damaged`.
         """
         raise NotImplementedError
+
+    def runs(self, stream: Stream, path: str, many: int) -> Iterator[Placed]:
+        """As `split` of a pipe, in sequences: (number and offset of the first record, records).
+
+        Args:
+            many: how many records are wanted at once; a sequence may have fewer.
+        """
+        for number, (offset, record) in enumerate(self.split(stream, path)):  # type: ignore[arg-type]
+            yield number, offset, (record,)
 
     def count(self, path: str) -> Counted:
         """Counts by reading; formats that know better overwrite this."""

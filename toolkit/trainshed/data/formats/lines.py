@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO, Any
 
-_WHITE = [b"\n", b" ", b"\t", b"\r", b"\x0b", b"\x0c"]  # what bytes.strip() takes away
+_BLANK = frozenset({b"", b" ", b"\t", b"\r", b"\x0b", b"\x0c"})  # how a line begins that bytes.strip() may take away
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 LONGEST = 1 << 28  # bytes of a line; what is longer is hardly text
 MARK = b"\xef\xbb\xbf"  # with which some editors begin UTF-8
 
@@ -36,7 +37,7 @@ class Lines(StreamFormat):
         """Records are bytes, without line ends."""
         for block, place in self._blocks(stream, path, offset):
             pieces = self._pieces(block)
-            if place and self._is_plain(block):
+            if place and self._is_plain(block, pieces):
                 for line in pieces:
                     yield place, line
                     place += len(line) + 1
@@ -116,7 +117,7 @@ class Lines(StreamFormat):
         """The beginnings of those records that are not blank, and not like `head`."""
         return begins
 
-    def _is_plain(self, block: bytes) -> bool:
+    def _is_plain(self, block: bytes, pieces: list[bytes]) -> bool:
         """Whether its lines are records as they are: none is blank, or ends with \\r."""
         return b"\r" not in block
 
@@ -131,9 +132,8 @@ class FilledLines(Lines):
     content_types: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
 
-    def _is_plain(self, block: bytes) -> bool:
-        begins = any(b"\n" + white in block for white in _WHITE)
-        return not begins and block[:1] not in _WHITE and super()._is_plain(block)
+    def _is_plain(self, block: bytes, pieces: list[bytes]) -> bool:
+        return _BLANK.isdisjoint({piece[:1] for piece in pieces}) and super()._is_plain(block, pieces)
 
     def _is_blank(self, line: bytes) -> bool:
         return not line.strip()
@@ -173,6 +173,13 @@ class JsonLines(FilledLines):
     def sample(self, record: Any) -> Any:
         """Decodes the line."""
         text = text_of(record)
+        if text[:1] in ("{", "["):
+            try:
+                value, end = _scan(text, 0)
+                if end == len(text):
+                    return value
+            except (StopIteration, ValueError, RecursionError):
+                pass
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from .equal import Equal
+
 
 # Bytes that are joined at once: larger blocks of memory go back to the system, which then clears them page by page anew.
 _AT_ONCE = 96 << 10
@@ -91,6 +93,32 @@ def columns(records: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> list[
         for column, (begin, end) in zip(found, spans, strict=True):
             column[at : at + some] = rows[:, begin:end]
     return found
+
+
+def strided(records: Equal, first: bytes, spans: Sequence[tuple[int, int]]) -> list[Any] | None:
+    """As `columns`, of records in one block of memory.
+
+    Args:
+        first: a record that all of them are to be like outside of the spans.
+    """
+    rows = records.rows[:, records.begin : records.end]
+    if records.block.get("like") is not first:  # nobody has looked at all that were read with these
+        every = records.block.get("rows", records.rows)[:, records.begin : records.end]
+        if _are_like(every, first, spans):
+            records.block["like"] = first
+        elif not _are_like(rows, first, spans):
+            return None
+    return [rows[:, begin:end].copy() for begin, end in spans]
+
+
+def _are_like(rows: Any, first: bytes, spans: Sequence[tuple[int, int]]) -> bool:
+    import numpy as np
+
+    if len(first) != rows.shape[1]:
+        return False
+    alike = np.frombuffer(first, np.uint8)
+    between = zip([0, *(end for _, end in spans)], [*(begin for begin, _ in spans), len(first)], strict=True)
+    return all((rows[:, begin:end] == alike[begin:end]).all() for begin, end in between if begin < end)
 
 
 def stacked(kind: Kind, column: Any) -> Any | None:

@@ -70,10 +70,12 @@ class Parquet(Format):
         return list(self.columns) or names
 
 
-def _rows(batch: Any) -> Iterator[dict[str, Any]]:
+def _rows(batch: Any) -> list[dict[str, Any]]:
+    if not any(map(_is_list, batch.schema.types)):
+        return batch.to_pylist()  # type: ignore[no-any-return]
     names = batch.schema.names
-    for values in zip(*(_values(column) for column in batch.columns), strict=True):
-        yield dict(zip(names, values, strict=True))
+    columns = [_values(column) for column in batch.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _values(column: Any) -> list[Any]:
@@ -81,8 +83,7 @@ def _values(column: Any) -> list[Any]:
     import pyarrow as pa
 
     kind = column.type
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if not lists or column.null_count or not _is_number(kind.value_type):
+    if not _is_list(kind) or column.null_count or not _is_number(kind.value_type):
         return column.to_pylist()  # type: ignore[no-any-return]
     flat = column.flatten()
     if flat.null_count:
@@ -93,6 +94,12 @@ def _values(column: Any) -> list[Any]:
     ends = column.offsets.to_numpy()
     ends = ends - ends[0]
     return [array[begin:end].copy() for begin, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _is_number(kind: Any) -> bool:

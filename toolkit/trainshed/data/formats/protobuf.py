@@ -12,8 +12,9 @@ from __future__ import annotations
 from trainshed.base.protobuf import BYTES, Damaged, spans
 from trainshed.base.record import Record
 
+from .equal import Equal
 from .errors import SampleError
-from .packed import DOUBLES, FLOATS, INTS, KEYS, columns, joined, stacked
+from .packed import DOUBLES, FLOATS, INTS, KEYS, columns, joined, stacked, strided
 from .recordio import RecordIO
 
 TYPE_CHECKING = False
@@ -87,6 +88,8 @@ class RecordIOProtobuf(RecordIO):
 
     def batch(self, records: Sequence[bytes]) -> dict[str, Any] | None:
         """Decodes records that differ in dense numbers alone, all at once; None for others, which `sample` takes."""
+        if isinstance(records, Equal):
+            return _of_equal(records)
         try:
             message = _parsed(records[0])
             values = sorted((value for named in message.values() for value in named.values()), key=_begin)
@@ -110,6 +113,33 @@ class RecordIOProtobuf(RecordIO):
         except Damaged:  # the beginning ends within the record, or it is something else
             entry = payload[:1] in (b"\x0a", b"\x12") and payload[1:8].lstrip(_CONTINUED)[1:2] == b"\x0a"
             return entry and len(beginning) < 8 + int.from_bytes(beginning[4:8], "little") % (1 << 29)
+
+
+def _of_equal(records: Equal) -> dict[str, Any] | None:
+    """The same of frames of one length; what they have in common is looked at once for a stream."""
+    try:
+        known = records.memo.get("layout")
+        found = None if known is None else strided(records, known[0], known[1])
+        if known is None or found is None:
+            known = _layout(records[0])
+            found = None if known is None else strided(records, known[0], known[1])
+        if known is None or found is None:
+            return None
+        records.memo["layout"] = known
+        first, _, message, values = known
+        arrays = {id(value): stacked(_TENSORS[value.type], column) for value, column in zip(values, found, strict=True)}
+        if any(array is None for array in arrays.values()):
+            return None
+        return _named(message, lambda value: _shaped(arrays[id(value)], _shape(first, value), 1))
+    except (Damaged, SampleError):
+        return None  # `sample` says which
+
+
+def _layout(first: bytes) -> tuple[bytes, list[tuple[int, int]], Message, list[_Value]] | None:
+    """A record, where its numbers lie, and what they are; None where they lie in more than one piece. Raises Damaged."""
+    message = _parsed(first)
+    values = sorted((value for named in message.values() for value in named.values()), key=_begin)
+    return (first, [value.dense_span() for value in values], message, values) if all(map(_is_plain, values)) else None
 
 
 _CONTINUED = bytes(range(0x80, 0x100))  # bytes of a varint that are not its last

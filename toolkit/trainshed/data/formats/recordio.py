@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 
+from .equal import MOST_BYTES, After, equal_runs
 from .errors import damaged
 from .format import BLOCK, LARGEST, Counted, StreamFormat, is_packed
 from .frames import count_frames, equal_frames
@@ -17,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
+
+    from .equal import Placed, Stream
 
 MAGIC = 0xCED7230A
 _LENGTH = (1 << 29) - 1
@@ -68,6 +71,25 @@ class RecordIO(StreamFormat):
                 parts, record = [], record + 1
         if parts:
             raise damaged(path, record, began, "is cut short: its last part is missing")
+
+    def runs(self, stream: Stream, path: str, many: int) -> Iterator[Placed]:
+        """Frames of one length are read as blocks."""
+
+        def rest(data: bytes, before: int) -> Iterator[Placed]:
+            found = self.split(After(data, stream), path, before, before * size)  # type: ignore[arg-type]
+            for number, (offset, record) in enumerate(found, before):
+                yield number, offset, (record,)
+
+        head, size = stream.read(_HEADER.size), 0
+        if len(head) < _HEADER.size:
+            yield from rest(head, 0)
+            return
+        length, place = _header(head, 0, path, 0, 0)
+        size = _HEADER.size + length + (-length & 3)
+        if place != _WHOLE or size * many > MOST_BYTES:
+            yield from rest(head, 0)
+        else:
+            yield from equal_runs(stream, head, size, _HEADER.size + length, many, rest)
 
     def count(self, path: str) -> Counted:
         """Looks at the headers alone."""

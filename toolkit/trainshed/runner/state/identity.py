@@ -9,6 +9,7 @@ import errno
 import os
 import signal
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -27,7 +28,7 @@ def of_folder(path: str) -> dict[str, str]:
     return {"Folder": path, "FolderId": _inode(path)}
 
 
-def is_folder(identity: dict[str, Any], path: str) -> bool:
+def is_folder(identity: Mapping[str, Any], path: str) -> bool:
     """Returns whether an identity is that of the folder at `path`.
 
     A folder that was moved keeps its inode. Where inodes do not last (some network file systems, another machine), it is
@@ -39,7 +40,7 @@ def is_folder(identity: dict[str, Any], path: str) -> bool:
     return isinstance(known, str) and os.path.isabs(known) and "\0" not in known and _same_path(known, path)
 
 
-def is_inode(identity: dict[str, Any], path: str) -> bool:
+def is_inode(identity: Mapping[str, Any], path: str) -> bool:
     """As `is_folder`, and nobody can have guessed it: the path alone does not do."""
     return bool(identity.get("FolderId")) and identity["FolderId"] == _inode(path)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean, one_line, some
@@ -40,7 +41,7 @@ class Stored:
 
     folder: str
     status: dict[str, Any]
-    about: dict[str, Any]
+    about: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -185,14 +186,39 @@ class Stored:
             raise TrainshedError(f"{self.folder}/job.json was not written by trainshed") from error
 
 
-def load(folder: str) -> Stored:
-    """A run by its folder."""
+class _Later(Mapping[str, Any]):
+    """The object in a file that is read when somebody asks for what is in it: a list of runs asks for little."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    @cached_property
+    def _read(self) -> dict[str, Any]:
+        return read_object(self._path, LARGEST, links=False)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read)
+
+    def __len__(self) -> int:
+        return len(self._read)
+
+
+def load(folder: str, *, later: bool = False) -> Stored:
+    """A run by its folder.
+
+    Args:
+        later: whether `job.json` is read when it is asked for.
+    """
     folder = os.path.abspath(folder)
     status = _in_shape(read_object(f"{folder}/status.json", LARGEST, links=False))
     ours = status.get("Trainshed")
     if isinstance(ours, dict) and status.get("TrainingJobStatus") not in ENDED:
         status["Trainshed"] = {**_numbers_in(folder), **ours}
-    return Stored(folder, status, read_object(f"{folder}/job.json", LARGEST, links=False))
+    about = _Later(f"{folder}/job.json")
+    return Stored(folder, status, about if later else about._read)
 
 
 def opened(folder: str) -> Stored:
@@ -272,7 +298,7 @@ def of_here(environ: Mapping[str, str]) -> list[Stored]:
 
 def _in(folders: Iterable[str]) -> list[Stored]:
     """The runs in some folders, oldest first."""
-    runs = [run for run in map(load, folders) if run.status or run.about]
+    runs = [run for folder in folders if (run := load(folder, later=True)).status or run.about]
     return sorted(runs, key=lambda run: str(run.status.get("CreationTime", "")))
 
 

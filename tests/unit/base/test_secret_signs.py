@@ -1,0 +1,87 @@
+"""The quick look for secrets finds a sign wherever `secret_shapes` could find a secret."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from trainshed.base import secret_shapes, secret_signs, secrets
+from trainshed.base.secret_words import names_secret
+
+_CLASS = re.compile(r"\[([^\]]+)\]")
+RUN = "x" * 18
+
+
+def heads(expression: str) -> Iterator[str]:
+    """Texts that the beginning of an issued key's expression stands for, each class with its first and last letter."""
+    for alternative in re.sub(r"\(\?<!.*?\)", "", expression).split("|"):
+        plain = re.sub(r"\{(\d)(?:,\d+)?\}", lambda found: "*" * (int(found[1]) - 1), alternative.replace("\\.", "."))
+        plain = re.sub(r"\\d(\**)", lambda found: "1" + "1" * len(found[1]), plain)
+        plain = re.sub(r"\\w(\**)", lambda found: "a" + "a" * len(found[1]), plain)
+        choices = _CLASS.findall(plain)
+        for letters in itertools.product(*((one[0], one[-1]) for one in choices)):
+            given = iter(letters)
+            made = _CLASS.sub(lambda _: next(given), plain)  # noqa: B023 (used at once)
+            yield re.sub(r"(.)(\*+)", lambda found: found[1] * (1 + len(found[2])), made)
+
+
+def flat(expression: str) -> Iterator[str]:
+    """The expression without groups: one for each of their alternatives."""
+    group = re.search(r"\(\?:([^()]*)\)", expression)
+    if group is None:
+        yield from expression.split("|")
+        return
+    for one in group[1].split("|"):
+        yield from flat(expression[: group.start()] + one + expression[group.end() :])
+
+
+def test_every_key_that_a_service_issues_has_a_sign() -> None:
+    made = {head for how, _ in secret_shapes._ISSUED for one in flat(how) for head in heads(one)}
+    assert len(made) > 90
+    known = re.compile("|".join(f"(?:{how})" for how, _ in secret_shapes._ISSUED))
+    assert {head for head in made if not known.match(head)} == set()
+    assert {head for head in made if not secret_signs.has_issued(head)} == set()
+
+
+def test_what_stands_before_a_secret_is_a_sign_where_the_secret_is_long() -> None:
+    examples = {
+        "=": ("&code=", "&x-amz-signature=", "?sign=", "&api_key=", ";sig=", "&x-goog-security-token="),
+        "wandb": ("wandb key:",),
+        "identified": ("identified by",),
+        "/t/": ("://host/t/",),
+    }
+    for sign, _ in secret_shapes._AFTER:
+        for text in examples.get(sign, (sign,)):
+            assert secret_signs.has_signs(f"{text} {RUN}"), text
+
+
+def test_names_that_most_environments_have_are_judged_as_the_expressions_judge_them() -> None:
+    assert {name: names_secret(name) for name in secrets._JUDGED} == secrets._JUDGED
+
+
+def test_plain_texts_have_no_signs() -> None:
+    for text in ("homogeneousCluster", "sampled:e59c64b92062f192f70829467055677a", "loss 0.5 step 12", "-" * 40):
+        assert not secret_signs.has_signs(text)
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize(
+    "line",
+    [
+        "curl -b session=abcdefghijklmnopqrst1 x",
+        "got ghp_a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8 from it",
+        "pg:5432:db:me:hunter22 in .pgpass",
+        "GET https://host/api?code=abcdefgh12345678",
+        "http -a me:hunter22 https://host/api",
+        "https://me:hunter22@host/",
+        "Authorization: Bearer a1B2c3D4e5F6g7H8i9J0",
+    ],
+)
+def test_among_thousands_of_lines_that_are_alike_a_secret_is_masked(line: str) -> None:
+    noise = "".join(f"step {step} loss 0.{step} of homogeneousCluster\n" for step in range(2000))
+    shown = secrets.mask_bytes(f"{noise}{line}\n{noise}".encode(), ()).decode()
+
+    assert shown == f"{noise}{secrets.mask_text(line)}\n{noise}" and secrets.MASK in shown
