@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import _images
-from _common import Problem, in_job, piped
+from _common import Problem, in_job, looked, piped
 from torch.utils.data import Subset
 
 
@@ -53,7 +53,9 @@ def load(hp: Namespace, read_channel: Callable[..., tuple[Any, Any, str]]) -> Da
         like = (classes, train.shape)
         parts.append(read_channel(path, beside, f"the channel {name}", *sizes, like)[0] if path else None)
     if parts[0] is None and hp.validation_fraction:
+        looked(hp)
         kept, held_out = _images.split(train.labels, hp.validation_fraction, hp.seed)
         parts[0] = Subset(train, held_out) if held_out else None
         return Data(Subset(train, kept), *parts, checksum, classes, train.shape)
+    looked(hp)
     return Data(train, *parts, checksum, classes, train.shape)

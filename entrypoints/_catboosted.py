@@ -222,14 +222,14 @@ class _Training:
 
 def numbers_of(features: Features) -> list[str]:
     """The columns that are no texts."""
-    return [name for name in features.columns if name not in features.categories]
+    return [name for name, column in features.inputs if column not in features.categories]
 
 
 def taken(matrix: Any, features: Features) -> Any:
     """float32 [rows, columns] of `Features.matrix`, or csr, as CatBoost takes it: numbers first, then texts."""
     if scipy.sparse.issparse(matrix) or not features.categories:
         return matrix
-    at = {name: place for place, name in enumerate(features.columns)}
+    at = {name: place for place, (name, _) in enumerate(features.inputs)}
     numbers = [at[name] for name in numbers_of(features)]
     texts = matrix[:, [at[name] for name in features.categories]]
     return catboost.FeaturesData(

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from trainshed.data.channels import ChannelFacts
 
 
+CHECK = "--check_data"
+LEAVE_OUT = "ignore_columns leaves a column out"
+
+
 class Problem(Exception):
     """Something that the person who started the job can mend; the program prints it as one line and exits with 1."""
 
@@ -31,6 +35,8 @@ def run(main: Callable[[], None]) -> NoReturn:
     """Runs a program: status 0, or 1 with one line on stderr for a `Problem`; other errors keep their traceback."""
     try:
         main()
+    except Looked:
+        say_first("the data is plausible")
     except Problem as problem:
         # The line comes last: a problem found in a DataLoader worker arrives with the worker's traceback before it.
         line = str(problem).strip().splitlines()[-1].removeprefix(f"{type(problem).__module__}.Problem: ")
@@ -43,6 +49,22 @@ def note(text: str) -> None:
     """Says on rank 0 what a program found in the data: in a job's log, else on stderr, as stdout may have predictions."""
     if os.environ.get("RANK", "0") in ("", "0"):
         print(f"note: {text}", file=sys.stdout if in_job() else sys.stderr, flush=True)
+
+
+def say_first(line: str) -> None:
+    """Prints a line on rank 0: on stdout where a job trains or data is looked at."""
+    if os.environ.get("RANK", "0") in ("", "0"):
+        print(line, flush=True)
+
+
+class Looked(Exception):
+    """The data was read and is plausible, and nobody asks for more (`trainshed data check`)."""
+
+
+def looked(hp: argparse.Namespace) -> None:
+    """Ends a program here, with status 0, if it was started to look at its data alone. Raises Looked."""
+    if hp.check_data:
+        raise Looked
 
 
 def need(program: str) -> None:
@@ -115,6 +137,7 @@ class Parser(argparse.ArgumentParser):
         given["output_data_dir"] = os.environ.get("SM_OUTPUT_DATA_DIR") or "output"
         folders = {one.name for one in algorithm.hyperparameters.values() if one.type == "folder"}
         parser.set_defaults(**{name: path for name, path in given.items() if name in folders})
+        parser.add_argument(CHECK, action="store_true", help=argparse.SUPPRESS)  # for `trainshed data check`
         return parser
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:

@@ -105,7 +105,7 @@ class Engine:
         # plain: rows to measure, which have the bins of those that are trained on
         made = lightgbm.Dataset(
             features, labels, weight=weights, reference=bins_of or (self.whole if plain else None), free_raw_data=False,
-            categorical_feature=[list(own.columns).index(name) for name in own.categories] or "auto",
+            categorical_feature=own.of_text or "auto",
             feature_name=[f"f{at}" for at in range(features.shape[1])], params=self.parameters,
         )  # fmt: skip
         if bins_of is None and not plain:
@@ -219,7 +219,7 @@ class Engine:
     def importance(self, rounds: int) -> dict[str, float]:
         """How much each feature matters."""
         booster = lightgbm.Booster(model_str=self.model(rounds).decode())
-        names = self.features.columns or [f"f{at}" for at in range(self.features.width)]
+        names = [name for name, _ in self.features.inputs] or [f"f{at}" for at in range(self.features.width)]
         scores = booster.feature_importance("gain")
         return {name: float(score) for name, score in zip(names, scores, strict=False) if score}
 

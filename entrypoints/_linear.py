@@ -133,7 +133,7 @@ class Engine:
         scale, centre = self.taken.scale, self.taken.centre
         if scipy.sparse.issparse(features):
             return StandardScaler(with_mean=False, with_std=scale)
-        of_text = [at for at, name in enumerate(self.features.columns) if name in self.features.categories]
+        of_text = self.features.of_text
         numbers = [at for at in range(features.shape[1]) if at not in of_text]
         ways = []
         if numbers:
@@ -194,7 +194,7 @@ class Engine:
         size = numpy.abs(numpy.atleast_2d(self.fitted[-1].coef_)).max(axis=0)
         if isinstance(self.fitted[0], StandardScaler):
             return {f"f{at}": float(value) for at, value in enumerate(size)}
-        names = self.features.columns
+        names = [name for name, _ in self.features.inputs]
         found: dict[str, float] = {}
         for way, value in zip(self.fitted[0].get_feature_names_out(), size, strict=True):
             column = names[int(way.partition("__")[2][1:].partition("_")[0])]

@@ -14,9 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import _told
 import numpy
+from _cells import NOT_ONE, ROWS
 from _columns import Features, Target
-from _common import Problem, checkpoint_folder, in_job, piped, previous_model, said_of, whole_file, write_json
+from _common import Problem, checkpoint_folder, in_job, looked, note, piped, previous_model, said_of, whole_file, write_json
 from _ring import Ring, first_line
 from _tables import CONTENT_TYPES, How, Table, files_of, read_files
 
@@ -98,8 +100,8 @@ class Data:
     validation: Table | None
     test: Table | None
 
-    def __init__(self, hp: Namespace) -> None:
-        """Reads the channels. Raises Problem."""
+    def __init__(self, hp: Namespace, before: str = "") -> None:
+        """Reads the channels. before: the objective of the model to go on from. Raises Problem."""
         if not hp.train:
             raise Problem("the job has no channel train" if in_job() else "give --train FILE or FOLDER, or a channel train")
         self.sharded = (
@@ -109,10 +111,30 @@ class Data:
         )
         hp.sharded = self.sharded
         self.train = read_channel(hp, hp.train, None, "train", "training")
+        if self.train.rows < 2 and not self.sharded:
+            raise Problem("the channel train has one row: there is nothing to learn from")
+        hp.objective = hp.objective or self._objective(before)
         self.validation = read_channel(hp, hp.validation, self.train, "validation") if hp.validation else None
         self.test = read_channel(hp, hp.test, self.train, "test") if hp.test else None
         if self.validation is None and hp.validation_fraction:
             self.train, self.validation = held_out(self.train, hp.validation_fraction, hp.seed)
+
+    def _objective(self, before: str) -> str:
+        """What is learnt if nobody says it: classes if the target is text. Raises Problem."""
+        table = self.train
+        if before or table.target.dtype != object:
+            return before or "reg:squarederror"
+        count = len(set(table.target.tolist()))
+        if self.sharded:
+            raise Problem(f"the target ({table.target_name}) is text: give the objective, binary:logistic or multi:softprob")
+        if table.rows >= ROWS and count > NOT_ONE * table.rows:
+            raise Problem(
+                f"the target ({table.target_name}) is text with {count} different values in {table.rows} rows, hardly "
+                "classes: the hyperparameter target names another column"
+            )
+        found = "binary:logistic" if count <= 2 else "multi:softprob"
+        note(f"the target ({table.target_name}) is text with {count} different values: objective {found}")
+        return found
 
     def digest(self) -> str:
         """Differs where the training data does."""
@@ -129,7 +151,7 @@ class Data:
     def mean(self, hp: Namespace, of: Features | None, target: Target | None) -> tuple[Features, Target]:
         """What the columns of the training data mean, or those of a model to go on from. Raises Problem."""
         values = Target.values(self.train, hp.objective)
-        features = of or Features.of(self.train)
+        features = of or Features.of(self.train, hp.categorical_columns or ())
         features.check(self.train, "the channel train")
         for name, table in (("validation", self.validation), ("test", self.test)):
             if table is not None:
@@ -164,7 +186,7 @@ def how(
         labelled=labelled,
         columns=columns,
         content=CONTENT_TYPES.get(facts.get("ContentType", "").partition(";")[0].strip().lower(), ""),
-        classes=hp.objective.startswith(("binary:", "multi:")),
+        classes=(hp.objective or "").startswith(("binary:", "multi:")),
     )
 
 
@@ -208,16 +230,27 @@ class Training:
         hp = self.hp
         before = previous_model(hp.previous_model)
         self.previous = Model(before, self.engine.name, self.engine.file) if before else None
-        self.data = Data(hp)
+        self.data = Data(hp, self.previous.target.objective if self.previous else "")
         known = (self.previous.features, self.previous.target) if self.previous else (None, None)
         if self.previous and not self.engine.continues:
             raise Problem(f"library {self.engine.name} does not go on from a model: leave out the channel model")
         if self.previous and self.previous.target.objective != hp.objective:
             raise Problem(f"the model to go on from has the objective {self.previous.target.objective}, not {hp.objective}")
         self.features, self.target = self.data.mean(hp, *known)
+        what, fields = "the channel train", _told.fields_of(self.data.train, self.features, self.target)
+        _told.say(hp, what, self.data.train.rows, fields, self.ring.leads)
         self.engine.prepare(hp, self.target, self.features, self.ring)
+        if hp.check_data:
+            self._labels()
         # Before ranks meet: afterwards libraries would make bins out of all ranks' rows, and others than one rank does.
         self.train = None if self.data.sharded else self._matrix(self.data.train, numpy.arange(self.data.train.rows))
+
+    def _labels(self) -> None:
+        """Looks at each label, as the libraries do later. Raises Problem, and Looked at the end."""
+        for table in (self.data.train, self.data.validation, self.data.test):
+            if table is not None:
+                self.target.labels(table, numpy.arange(table.rows))
+        looked(self.hp)
 
     def _meet(self) -> None:
         """What ranks do together before training. Raises Problem."""

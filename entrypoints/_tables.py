@@ -18,15 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import _cells
+import _dates
+import _separated
 import numpy
-from _cells import LEAVE_OUT, MISSING, number, shown
-from _common import Problem, folder
+from _cells import MISSING, number, shown
+from _common import LEAVE_OUT, Problem, folder
 
 LARGEST = float(numpy.finfo(numpy.float32).max)
 WIDEST = 10_000_000  # columns of a sparse file; more are a mistake in an index, not data
 MOST_NUMBERS = 0.5  # a column of text with more numbers than this part of it is one of numbers with a mistake
 ENDINGS = {
-    ".csv": "csv", ".libsvm": "libsvm", ".svm": "libsvm", ".svmlight": "libsvm", ".parquet": "parquet", ".pq": "parquet",
+    ".csv": "csv", ".tsv": "csv",
+    ".libsvm": "libsvm", ".svm": "libsvm", ".svmlight": "libsvm", ".parquet": "parquet", ".pq": "parquet",
     ".pbr": "recordio", ".rec": "recordio", ".recordio": "recordio",
 }  # fmt: skip
 CONTENT_TYPES = {
@@ -167,7 +170,10 @@ def _of_parts(name: str, tables: list[Table], parts: list[Any]) -> Any:
     places = [table.origins[0][0] for table in tables]
     kinds = {part.dtype == object: place for place, part in zip(places, parts, strict=True) if has_values(part)}
     if len(kinds) == 2:
-        raise Problem(f"{name} is text in {kinds[True]}, and numbers in {kinds[False]}")
+        raise Problem(
+            f"{name} is text in {kinds[True]}, and numbers in {kinds[False]}: mend the cells, or name the column in "
+            "categorical_columns"
+        )
     if True in kinds:
         parts = [part if part.dtype == object else numpy.full(len(part), None, object) for part in parts]
     else:
@@ -241,33 +247,53 @@ def _stream(path: str) -> Any:
 
 
 def _read_csv(path: str, how: How) -> Table:
-    import pyarrow
-    from pyarrow import csv as reader
+    def opened() -> Any:
+        return _stream(path)
 
     try:
-        with _stream(path) as stream:
-            line = _first_line(stream)
-        if not line:
-            return Table(0, {}, origins=((path, 0),))
-        generic = [f"f{index}" for index in range(len(line))]
-        with _stream(path) as stream:
-            table = reader.read_csv(
-                stream,
-                read_options=reader.ReadOptions(column_names=generic, use_threads=False),
-                parse_options=reader.ParseOptions(newlines_in_values=True),
-                convert_options=reader.ConvertOptions(
-                    column_types=dict.fromkeys(generic, pyarrow.string()), null_values=MISSING, strings_can_be_null=True
-                ),
-            )
-    except (pyarrow.ArrowException, UnicodeDecodeError, csv.Error) as error:
+        try:
+            form = _separated.form_of(path, opened)
+            table = _cells_of(path, form)
+        except UnicodeDecodeError:
+            form = _separated.form_of(path, opened, _separated.guessed(path, opened))
+            table = _cells_of(path, form)
+    except (UnicodeDecodeError, csv.Error) as error:
         raise Problem(f"{path}: {_reason(error)}") from error
-    below = table.slice(1)
+    if table is None:
+        return Table(0, {}, origins=((path, 0),))
+    line, below = list(form.line), table.slice(1)
     if _cells.is_header(path, line, below, how.asked, how.bare):
         below = _cells.named(path, below.rename_columns(line), how.asked)
         if how.second_weighs and not how.weight:
             how = _with(how, how.target, below.column_names[1])
         return _table(path, below, how, True)
     return _without_names(path, table, how)
+
+
+def _cells_of(path: str, form: _separated.Form) -> Any:
+    """All cells as an arrow table of texts, its first line too; None without any. Raises Problem, UnicodeDecodeError."""
+    import pyarrow
+    from pyarrow import csv as reader
+
+    if not form.line:
+        return None
+    generic = [f"f{index}" for index in range(len(form.line))]
+    try:
+        with _stream(path) as stream:
+            return reader.read_csv(
+                stream,
+                read_options=reader.ReadOptions(
+                    column_names=generic, use_threads=False, skip_rows=form.skip, encoding=form.encoding.removesuffix("-sig")
+                ),
+                parse_options=reader.ParseOptions(newlines_in_values=True, delimiter=form.separator),
+                convert_options=reader.ConvertOptions(
+                    column_types=dict.fromkeys(generic, pyarrow.string()), null_values=MISSING, strings_can_be_null=True
+                ),
+            )
+    except pyarrow.ArrowException as error:
+        if "UTF8" in str(error):
+            raise UnicodeDecodeError("utf-8", b"", 0, 1, _reason(error)) from error
+        raise Problem(f"{path}: {_reason(error)}") from error
 
 
 def _without_names(path: str, table: Any, how: How) -> Table:
@@ -281,13 +307,6 @@ def _without_names(path: str, table: Any, how: How) -> Table:
     table = table.rename_columns([f"f{features.index(name)}" if name in features else f"#{name}" for name in found])
     how = _with(how, f"#{target}" if target else "", f"#{weight}" if weight else "")
     return _table(path, table, how, False, f"column {at + 1}")
-
-
-def _first_line(stream: Any) -> list[str]:
-    """Cells of the first line that has any. Raises UnicodeDecodeError and csv.Error."""
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    cells = next((cells for cells in csv.reader(text, strict=True) if cells), [])
-    return [cell.strip() for cell in cells]
 
 
 def _reason(error: Exception) -> str:
@@ -362,10 +381,19 @@ def _first(wrong: Any) -> int | None:
 
 def _target(path: str, column: Any, name: str, how: How) -> Any:
     """The target: of classes too long to be exact as numbers, texts. Raises Problem."""
-    if how.text_target:
+    if how.text_target or (how.classes and _cells.has_leading_zeros(path, _cells.plain(column), name)):
         return _cells.names(path, column, name)
     values = _column(path, column, name, False, advise=False, apart=not how.classes)
+    if not how.classes and values.dtype == object:
+        _refuse_odd(path, values, name)
     return _cells.names(path, column, name) if how.classes and values.dtype != object and _cells.is_large(values) else values
+
+
+def _refuse_odd(path: str, values: Any, name: str) -> None:
+    """Raises Problem for the first text of a target that is a number in most rows."""
+    odd = [row for row, value in enumerate(values) if value is not None and number(value) is None]
+    if odd and len(odd) < (1 - MOST_NUMBERS) * len(values):
+        raise Problem(f"{path}, row {odd[0] + 1}: the target ({name}) is {shown(values[odd[0]])}, and a number in most rows")
 
 
 def _numbers(path: str, column: Any, name: str, as_text: bool) -> Any:
@@ -387,6 +415,8 @@ def _column(path: str, column: Any, name: str, as_text: bool, advise: bool = Tru
     if as_text:
         return _cells.names(path, column, name)
     column = _cells.plain(column)
+    if _cells.is_time(column) or (advise and _cells.has_leading_zeros(path, column, name)):
+        return _cells.names(path, column, name)
     values = _of_texts(path, column, name, advise) if _cells.is_text(column) else _of_numbers(path, column, name, advise)
     if apart and values.dtype != object:
         _cells.require_apart(path, name, column, values, "categorical_columns takes names" if advise else LEAVE_OUT)
@@ -414,12 +444,14 @@ def _of_texts(path: str, column: Any, name: str, advise: bool) -> Any:
     wrong = next((row for row, value in enumerate(numbers) if value is None), None)
     if wrong is None:  # `+3`, which pyarrow does not take
         return _finite(path, name, numpy.array(numbers, numpy.float64), advise)
+    if (commas := _cells.with_commas(path, name, values)) is not None:
+        return _finite(path, name, commas, advise)
     if numbers.count(None) < (1 - MOST_NUMBERS) * sum(value is not None for value in values) and advise:
         raise Problem(
             f"{path}, row {wrong + 1}: {name} is {shown(values[wrong])}, and a number in most rows; "
             "name the column in categorical_columns if it is meant so"
         )
-    if advise and (row := _cells.spelled(values)) is not None:
+    if advise and not _dates.begins(values) and (row := _cells.spelled(values)) is not None:
         raise Problem(
             f"{path}, row {row + 1}: {name} is {shown(values[row])}, a number with a sign or separators: write it as in "
             f"-1234.5, or name the column in categorical_columns ({LEAVE_OUT})"

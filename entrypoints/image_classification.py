@@ -24,6 +24,7 @@ from _common import (
     checkpoint_folder,
     folder,
     in_job,
+    looked,
     piped,
     previous_model,
     run,
@@ -469,6 +470,7 @@ class Training:
         self.hp, self.world = hp, world
         previous, source = start_of(hp)
         self.data = load_data(hp, world)
+        looked(hp)
         if hp.target_accuracy is not None and self.data.validation is None:
             raise Problem("target_accuracy needs validation data: a channel validation, or validation_fraction above 0")
         world.require_same("the ranks see different data", self.data.summary())

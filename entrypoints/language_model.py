@@ -20,6 +20,7 @@ from _common import (
     checkpoint_folder,
     folder,
     in_job,
+    looked,
     piped,
     previous_model,
     run,
@@ -262,6 +263,7 @@ def train(hp: Namespace, world: World) -> None:
     tokenizer = load_tokenizer(hp.tokenizer or (previous and str(previous)))
     bytewise = tokenizer.get_vocab() == byte_tokenizer().get_vocab()
     data, held_out = load_data(hp, encode_bytes if bytewise else encode_with(tokenizer), world)
+    looked(hp)
     fingerprint = f"{zlib.crc32(data.tokens.tobytes()):08x}"
     world.require_same("the ranks see different data", {"sequences": len(data), "tokens": fingerprint})
     share = world.share_of_batch(hp.batch_size, hp.gradient_accumulation_steps)

@@ -97,7 +97,7 @@ def predict(hp: Namespace) -> None:
         if name in model.hyperparameters and name not in hp.asked:
             value = model.hyperparameters[name]
             setattr(hp, name, tuple(value) if isinstance(value, list) else value)
-    way = how(hp, columns, {}, features.categories, labelled=False)
+    way = how(hp, columns, {}, features.texts, labelled=False)
     table = read_files(files_of(hp.predict, "the data to predict"), way, hp.predict)
     features.check(table, hp.predict)
     matrix = features.matrix(table, numpy.arange(table.rows))
