@@ -32,6 +32,12 @@ class Data:
         return {"images": parts, "shape": self.shape, "classes": self.classes, "annotations": self.checksum}
 
 
+def stop_early(hp: Namespace) -> None:
+    """The platform's names of patience and min_epochs, where its early_stopping asks for them."""
+    if hp.early_stopping and hp.patience is None:
+        hp.patience, hp.min_epochs = hp.early_stopping_patience, hp.early_stopping_min_epochs
+
+
 def load(hp: Namespace, read_channel: Callable[..., tuple[Any, Any, str]]) -> Data:
     """All the channels, the validation data held out of train if they have no channel.
 

@@ -19,7 +19,7 @@ from typing import Any
 import catboost
 import numpy
 import scipy.sparse
-from _columns import Features, Target
+from _columns import OF_XGBOOST, Features, Target
 from _common import Problem
 from _ring import Ring, first_line
 from catboost import CatBoostError
@@ -34,7 +34,7 @@ NAMES = {
 }  # fmt: skip
 NOT_SERVED = ("gamma", "alpha", "min_child_weight", "max_delta_step", "colsample_bytree", "colsample_bynode", "base_score",
               "num_parallel_tree", "tree_method", "rate_drop", "skip_drop", "one_drop", "sample_type", "normalize_type",
-              "bagging_freq")  # fmt: skip
+              "bagging_freq", *OF_XGBOOST)  # fmt: skip
 GROWS = {"depthwise": "Depthwise", "lossguide": "Lossguide", "symmetric": "SymmetricTree"}
 OBJECTIVES = {  # what CatBoost calls it, what is measured, and what its answers are
     "reg:squarederror": ("RMSE", "rmse", "RawFormulaVal"), "reg:absoluteerror": ("MAE", "mae", "RawFormulaVal"),

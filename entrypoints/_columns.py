@@ -15,6 +15,9 @@ from _common import Problem, note
 from _dates import Dates
 from _tables import Table, has_values, widened
 
+OF_XGBOOST = ("quantile_alpha", "aft_loss_distribution", "aft_loss_distribution_scale", "monotone_constraints",
+              "interaction_constraints", "updater", "process_type", "refresh_leaf", "sampling_method", "group",
+              "target_upper")  # fmt: skip
 MOST_CATEGORIES = 10_000  # of a column; one with more is an identifier or free text
 SHOWN = 5
 LIMITS = {  # what the labels of an objective have to be, as XGBoost's own checks have it, and how that is said
@@ -23,6 +26,10 @@ LIMITS = {  # what the labels of an objective have to be, as XGBoost's own check
     "reg:gamma": (math.nextafter(0.0, 1.0), math.inf, "above 0"),
     "reg:tweedie": (0.0, math.inf, "0 or more"),
     "count:poisson": (0.0, math.inf, "0 or more"),
+    "survival:aft": (math.nextafter(0.0, 1.0), math.inf, "above 0"),
+    "rank:pairwise": (0.0, math.inf, "0 or more"),
+    "rank:ndcg": (0.0, 31.0, "from 0 to 31"),
+    "rank:map": (0.0, 1.0, "0 or 1"),
 }
 
 

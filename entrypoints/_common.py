@@ -106,6 +106,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, description: str) -> None:
+        self.declaration: list[Hyperparameter] = []
         super().__init__(
             description=description,
             allow_abbrev=False,
@@ -126,6 +127,7 @@ class Parser(argparse.ArgumentParser):
         except DeclarationError as error:
             raise Problem(error.message) from error
         parser = cls(f"Trains {algorithm.description}. In a training job the folders come from SM_* variables.")
+        parser.declaration = list(algorithm.hyperparameters.values())
         for one in algorithm.hyperparameters.values():
             about = one.help if one.type in ("text", "folder") else f"{one.help}{'; ' * bool(one.help)}{one.kind()}"
             about = about.replace("%", "%%")
@@ -148,6 +150,11 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(unknown[0], names, n=1)
             hint = f"; did you mean {near[0]}?" if near else "; --help lists them"
             raise Problem(f"there is no hyperparameter {' '.join(unknown[:2])}{hint}")
+        for one in self.declaration:
+            if said := one.said_of(getattr(known, one.name)):
+                if one.refused:
+                    raise Problem(said)
+                note(said)
         return known
 
     def error(self, message: str) -> NoReturn:

@@ -14,21 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import _measures
 import _told
 import numpy
 from _cells import NOT_ONE, ROWS
 from _columns import Features, Target
 from _common import Problem, checkpoint_folder, in_job, looked, note, piped, previous_model, said_of, whole_file, write_json
 from _ring import Ring, first_line
-from _tables import CONTENT_TYPES, How, Table, files_of, read_files
+from _tables import CONTENT_TYPES, How, Table, files_of, grouped, read_files
 
 import trainshed
 from trainshed import metrics
 from trainshed.checkpoint.guard import Guard, usual_copies
 
-HIGHER_IS_BETTER = ("auc", "aucpr", "map", "ndcg", "pre")
 REPEATED = 10  # rounds that a resumed job with random parts may repeat, or a tenth of what is done
 PROGRAMS = ("tabular", "linear")  # that write models here
+ABOUT = {"xgboost": ".model.json"}  # else model.json; the platform's serving image loads each visible file as a model
 BARS = 20  # features in the picture of their importance
 
 
@@ -64,6 +65,9 @@ class Engine(Protocol):
             bins_of: what was made of more rows, and has bins already.
             plain: not to be trained on.
         """
+
+    def mark(self, matrix: Any, extra: dict[str, Any]) -> None:
+        """Says what `Table.extra` has of the rows; of libraries that serve objectives with it."""
 
     def start(self, model: bytes, train: Any, matrices: list[tuple[Any, str]], ring: Ring) -> None:
         """Begins with a model, or with none (b""). Raises Problem."""
@@ -117,6 +121,8 @@ class Data:
         self.validation = read_channel(hp, hp.validation, self.train, "validation") if hp.validation else None
         self.test = read_channel(hp, hp.test, self.train, "test") if hp.test else None
         if self.validation is None and hp.validation_fraction:
+            if "group" in self.train.extra:
+                raise Problem("validation_fraction would divide groups of rows: add a channel validation")
             self.train, self.validation = held_out(self.train, hp.validation_fraction, hp.seed)
 
     def _objective(self, before: str) -> str:
@@ -168,9 +174,37 @@ def read_channel(hp: Namespace, path: str, like: Table | None, *names: str) -> T
         raise Problem(f"{what} is in Pipe mode, and rows are wanted all at once: use FastFile or File")
     columns = tuple(like.columns) if like is not None and like.named else None
     texts = () if like is None else tuple(name for name, values in like.columns.items() if values.dtype == object)
-    way = how(hp, columns, said_of(*names), texts)
+    facts = said_of(*names)
+    size = parameter_of(facts, "label_size")
+    if size not in ("", "1"):
+        raise Problem(f"{what}: ContentType: label_size={size}: a row has one target: give label_size=1, or leave it out")
+    way = how(hp, columns, facts, texts)
     text_target = like is not None and like.target is not None and like.target.dtype == object
-    return read_files(files_of(path, what), replace(way, text_target=text_target), what)
+    second = way.second_weighs and like is None  # of train alone, as the platform has it
+    table = read_files(files_of(path, what), replace(way, text_target=text_target, second_weighs=second), what)
+    _check_ranking(hp, table, what)
+    return grouped(table)
+
+
+def parameter_of(facts: dict[str, str], name: str) -> str:
+    """What a channel's content type says beside its kind: `text/csv;label_size=1`."""
+    parameters = facts.get("ContentType", "").lower().replace(" ", "").split(";")[1:]
+    return dict(part.partition("=")[::2] for part in parameters).get(name, "")
+
+
+def _check_ranking(hp: Namespace, table: Table, what: str) -> None:
+    ranks = (hp.objective or "").startswith("rank:")
+    if ranks and "group" not in table.extra:
+        raise Problem(f"{what} has no groups: {hp.objective} needs qid in libsvm, or the hyperparameter group")
+    if not ranks and "group" in table.extra:
+        raise Problem(f"{what} has groups of rows, and only objective rank:pairwise, rank:ndcg and rank:map use them")
+    if ranks and table.weights is not None:
+        raise Problem(f"{what}: rows are weighed, and {hp.objective} weighs groups: leave weights out")
+    if "upper" in table.extra and hp.objective != "survival:aft":
+        raise Problem("target_upper is of survival:aft: leave it out, or set objective to it")
+    wrong = numpy.flatnonzero(table.extra["upper"] < table.target) if "upper" in table.extra else ()
+    if len(wrong):
+        raise Problem(f"{table.place(int(wrong[0]))}: {hp.target_upper} is below the target")
 
 
 def how(
@@ -186,6 +220,8 @@ def how(
         labelled=labelled,
         columns=columns,
         content=CONTENT_TYPES.get(facts.get("ContentType", "").partition(";")[0].strip().lower(), ""),
+        group=hp.group or "",
+        upper=hp.target_upper or "",
         classes=(hp.objective or "").startswith(("binary:", "multi:")),
     )
 
@@ -296,9 +332,14 @@ class Training:
     def _matrix(self, table: Table, rows: Any, bins_of: Any = None, plain: bool = False) -> Any:
         """These rows as the library takes them. Raises Problem."""
         weights = None if table.weights is None else table.weights[rows]
-        return self.engine.matrix(
-            self.features.matrix(table, rows), self.target.labels(table, rows), weights, bins_of, plain
-        )
+        labels = self.target.labels(table, rows)
+        made = self.engine.matrix(self.features.matrix(table, rows), labels, weights, bins_of, plain)
+        extra = {name: values[rows] for name, values in table.extra.items()}
+        if self.target.objective == "survival:aft":
+            extra.setdefault("upper", labels)
+        if extra:
+            self.engine.mark(made, extra)
+        return made
 
     # --- where it stands
 
@@ -382,6 +423,8 @@ class Training:
                 self.checkpoint(reason)
             stopped = self.guard.stopping
         self.finish(stopped)
+        if self.guard.folder and not stopped:
+            self.checkpoint("")  # so that more rounds go on from here
         if stopped:
             self.guard.answer(self.guard.saved_step)
         self.guard.close()
@@ -423,7 +466,7 @@ class Training:
             return None
         name, values = list(self.history.items())[-1]
         metric = name.partition("-")[2].partition("@")[0]
-        better = max if metric in HIGHER_IS_BETTER else min
+        better = max if metric in _measures.HIGHER_IS_BETTER else min
         return values.index(better(values))
 
     def settled(self) -> bool:
@@ -447,6 +490,9 @@ class Training:
             ring.say(" ".join(f"{name}:{value:.6g}" for name, value in values.items()))
             self.log({name.replace("-", ":", 1): value for name, value in values.items()}, self.round)
             results |= {name.replace("-", "_", 1): value for name, value in values.items()}
+        if stopped and hp.save_model_on_termination is False:
+            ring.say("stopped: no model is written (save_model_on_termination is false)")
+            return
         if ring.rank == 0:
             trained = {"rounds": rounds, "finished": not stopped, "world_size": ring.world_size, "rows": self.rows}
             self._write(rounds, {"trained": trained, "metrics": results})
@@ -468,7 +514,10 @@ class Training:
             "fingerprint": self.facts["training data"],
             **results,
         }
-        write_json(Path(hp.model_dir) / "model.json", about)
+        described = Path(hp.model_dir) / ABOUT.get(self.engine.name, "model.json")
+        for path in {Path(hp.model_dir) / name for name in (*ABOUT.values(), "model.json")} - {described}:
+            path.unlink(missing_ok=True)  # of an earlier model in this folder
+        write_json(described, about)
         write_json(Path(hp.output_data_dir) / "metrics.json", {**results["trained"], **results["metrics"]})
         with whole_file(Path(hp.output_data_dir) / "feature_importance.svg") as path:
             path.write_text(importance_picture(self.engine.importance(rounds), self.engine.kind), encoding="utf-8")
@@ -525,7 +574,7 @@ class Model:
     def __init__(self, folder: str | Path, library: str, file: str) -> None:
         root = Path(folder)
         try:
-            content = json.loads((root / "model.json").read_text(encoding="utf-8"))
+            content = json.loads(about_in(root).read_text(encoding="utf-8"))
             if content["program"] not in PROGRAMS:
                 raise ValueError(f"model.json is one of {content['program']}")
             if library != (theirs := library_of(content)):
@@ -537,6 +586,11 @@ class Model:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Problem(f"{root} holds no model of tabular: {first_line(error)}") from error
         self.hyperparameters = content["hyperparameters"]
+
+
+def about_in(folder: Path) -> Path:
+    """The file that says what a folder's model is; that of earlier versions was visible."""
+    return next((path for name in ABOUT.values() if (path := folder / name).is_file()), folder / "model.json")
 
 
 def library_of(content: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ import _dates
 import _separated
 import numpy
 from _cells import MISSING, number, shown
-from _common import LEAVE_OUT, Problem, folder
+from _common import LEAVE_OUT, Problem, folder, note
 
 LARGEST = float(numpy.finfo(numpy.float32).max)
 WIDEST = 10_000_000  # columns of a sparse file; more are a mistake in an index, not data
@@ -49,7 +49,8 @@ class How:
     columns: names of the features that there have to be; None: any. content: the format, "" by the file.
     bare: whether all columns are features. numeric: whether features can be nothing but numbers, so that it is no way out
     to leave a cell empty or to make a column text. names: whether all features are names. classes: whether the target's
-    values are; text_target: whether they are text even if all are numbers.
+    values are; text_target: whether they are text even if all are numbers. group, upper: names of columns that are no
+    features: whose rows of one value are ranked together, and the upper end of what the target begins.
     """
 
     target: str = ""
@@ -65,11 +66,13 @@ class How:
     names: bool = False
     classes: bool = False
     text_target: bool = False
+    group: str = ""
+    upper: str = ""
 
     @property
     def asked(self) -> set[str]:
         """Names of columns that must be there."""
-        return {self.target, self.weight, *self.text, *self.ignored, *(self.columns or ())} - {""}
+        return {self.target, self.weight, self.group, self.upper, *self.text, *self.ignored, *(self.columns or ())} - {""}
 
 
 @dataclass
@@ -78,7 +81,7 @@ class Table:
 
     columns: name -> array of float64 or of objects, one a row; {} where they are `sparse`, a csr matrix of scipy.
     target: float64 or objects; None without. weights: float64, or None. named: whether the columns have names of their own.
-    origins: (file, rows) of which it is made, in order.
+    origins: (file, rows) of which it is made, in order. extra: `group` and `upper` of `How`, where there are any.
     """
 
     rows: int
@@ -89,6 +92,7 @@ class Table:
     weights: Any = None
     named: bool = False
     origins: tuple[tuple[str, int], ...] = field(default=())
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def take(self, rows: Any) -> Table:
         """These rows, by an array of positions."""
@@ -100,6 +104,7 @@ class Table:
             self.target_name,
             None if self.weights is None else self.weights[rows],
             self.named,
+            extra={name: values[rows] for name, values in self.extra.items()},
         )
 
     def place(self, row: int) -> str:
@@ -147,6 +152,8 @@ def _joined(tables: list[Table]) -> Table:
             raise Problem(f"{there}: {_difference(list(table.columns), list(first.columns))} {here}")
         if (table.weights is None) != (first.weights is None):
             raise Problem(f"of {here} and {there} one has weights and the other has not")
+        if set(table.extra) != set(first.extra):
+            raise Problem(f"of {here} and {there} one has groups of rows and the other has not")
     sparse = None
     if first.sparse is not None:
         from scipy.sparse import vstack
@@ -162,6 +169,7 @@ def _joined(tables: list[Table]) -> Table:
         None if first.weights is None else numpy.concatenate([table.weights for table in tables]),
         first.named,
         tuple(origin for table in tables for origin in table.origins),
+        {name: numpy.concatenate([table.extra[name] for table in tables]) for name in first.extra},
     )
 
 
@@ -344,7 +352,7 @@ def _table(path: str, table: Any, how: How, named: bool, target_said: str = "") 
     weight = how.weight if how.weight in found else ""
     if how.weight and how.labelled and not weight:
         raise Problem(f"{path}: there is no column {how.weight!r} of weights; there are {_some(found)}")
-    features = [name for name in found if name not in (target, weight, *how.ignored)]
+    features = [name for name in found if name not in (target, weight, how.group, how.upper, *how.ignored)]
     if how.columns is not None:
         absent = [name for name in how.columns if name not in features]
         if absent:
@@ -364,7 +372,42 @@ def _table(path: str, table: Any, how: How, named: bool, target_said: str = "") 
             raise Problem(f"{path}, row {missing + 1}: the target ({said}) is missing")
     if weights is not None:
         _check_weights(path, weights)
-    return Table(table.num_rows, columns, None, wanted, said if target else "", weights, named, ((path, table.num_rows),))
+    extra = _extra(path, table, how) if how.labelled else {}
+    return Table(
+        table.num_rows, columns, None, wanted, said if target else "", weights, named, ((path, table.num_rows),), extra
+    )
+
+
+def _extra(path: str, table: Any, how: How) -> dict[str, Any]:
+    """What is said of rows beside features, target and weight. Raises Problem."""
+    found = {}
+    for role, name in (("group", how.group), ("upper", how.upper)):
+        if name and name not in table.column_names:
+            raise Problem(f"{path}: there is no column {name!r}; there are {_some(table.column_names)}")
+        if name:
+            column = table.column(name)
+            found[role] = _cells.names(path, column, name) if role == "group" else _column(path, column, name, False)
+    if (uppers := found.get("upper")) is not None:
+        if uppers.dtype == object:
+            raise Problem(f"{path}: {how.upper} is text: the upper end is a number, or empty where there is none")
+        found["upper"] = numpy.where(numpy.isnan(uppers), numpy.inf, uppers)
+    return found
+
+
+def grouped(table: Table) -> Table:
+    """The table with groups as numbers. Raises Problem where rows of one are apart."""
+    if "group" not in table.extra:
+        return table
+    numbers: dict[Any, int] = {}
+    made = numpy.empty(table.rows, numpy.int64)
+    before = None
+    for row, name in enumerate(table.extra["group"].tolist()):
+        if name is None:
+            raise Problem(f"{table.place(row)}: the row has no group")
+        if name != before and name in numbers:
+            raise Problem(f"{table.place(row)}: the group {name} goes on here, after others: sort the rows by group")
+        before, made[row] = name, numbers.setdefault(name, len(numbers))
+    return replace(table, extra={**table.extra, "group": made})
 
 
 def _check_weights(path: str, weights: Any) -> None:
@@ -494,6 +537,8 @@ def _read_libsvm(path: str, how: How) -> Table:
     data: list[float] = []
     indices: list[int] = []
     ends = [0]
+    groups: list[str] = []
+    empty = 0
     for row, words in _lines(path):
         where = f"{path}, row {row}"
         if not how.labelled and ":" in words[0]:
@@ -508,9 +553,13 @@ def _read_libsvm(path: str, how: How) -> Table:
         last = -1
         for word in words[1:]:
             index, colon, cell = word.partition(":")
-            value = number(cell) if colon else None
             if index == "qid":
-                raise Problem(f"{where}: {shown(word)}: groups of rows (ranking) are not served")
+                groups.append(cell)
+                continue
+            if colon and not cell and index.isdigit():  # `8:`
+                empty += 1
+                continue
+            value = number(cell) if colon else None
             if value is None or not (index.isascii() and index.isdigit()):
                 raise Problem(f"{where}: {shown(word)} is not index:value")
             if not last < int(index) < WIDEST:
@@ -525,12 +574,16 @@ def _read_libsvm(path: str, how: How) -> Table:
         raise Problem(f"{path}: {len(weights)} of {len(targets)} rows have a weight")
     if weights:
         _check_weights(path, numpy.array(weights))
+    if groups and len(groups) != len(targets):
+        raise Problem(f"{path}: {len(groups)} of {len(targets)} rows have a qid")
+    if empty:
+        note(f"{path}: {empty} cells are an index without a value, as 8: is, and count as missing")
     matrix = csr_matrix(
         (numpy.array(data, numpy.float32), indices, ends), shape=(len(targets), max(indices, default=-1) + 1)
     )
     return Table(
         len(targets), {}, matrix, numpy.array(targets), "", numpy.array(weights) if weights else None, False,
-        ((path, len(targets)),),
+        ((path, len(targets)),), {"group": _cells.objects(groups)} if groups and how.labelled else {},
     )  # fmt: skip
 
 

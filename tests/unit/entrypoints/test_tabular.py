@@ -46,12 +46,11 @@ PROGRAM = "tabular.py"
         ("1,2\n3,4\n", ["--max_dept", "3"], "there is no hyperparameter --max_dept 3; did you mean --max_depth?"),
         ("1,2\n3,4\n", ["--eta", "2"], "hyperparameter eta: '2' is not a number from 0 to 1"),
         ("1,2\n3,4\n", ["--eval_metric", "rsme"], "rsme"),
-        ("1,2\n3,4\n", ["--early_stopping_rounds", "3"], "early_stopping_rounds needs a channel validation"),
         ("1,2,3\n3,-4,1\n", ["--csv_weights", "1"], "row 2: the weight is not a number from 0"),
         (b"1,\xff\0\n", [], "train.csv holds zero bytes"),
         (b"\x1f\x8bnot packed", [], "train.csv cannot be read: "),
         ("1 0:2\n1 5:1 3:2\n", [], "the index '3' does not come after 5"),
-        ("1 1:2\n1 qid:1 3:2\n", [], "groups of rows (ranking) are not served"),
+        ("1 1:2\n1 qid:1 3:2\n", [], "1 of 2 rows have a qid"),
     ],
 )
 def test_bad_tables_are_said_in_one_line(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .declaration import Algorithm
 
 _FLAG = "--check_data"  # of every ready program
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
 
@@ -50,6 +51,7 @@ def look(algorithm: Algorithm, place: str, given: Mapping[str, str], environ: Ma
     folders = [word for name, path in channels_in(algorithm, place).items() for word in (f"--{name}", path)]
     words = [word for name, value in given.items() for word in (f"--{name}", value)]
     left = {name: value for name, value in environ.items() if not name.startswith("SM_") and name not in _OF_A_JOB}
+    left["PYTHONPATH"] = os.pathsep.join(filter(None, (_OURS, left.get("PYTHONPATH"))))  # no other trainshed than this one
     return subprocess.run([sys.executable, algorithm.script, _FLAG, *folders, *words], env=left, check=False).returncode
 
 
