@@ -57,6 +57,37 @@ def measured(name: str, labels: Any, answers: Any, objective: str) -> float:
     return float(_measure(name)(labels, answers))
 
 
+JUDGES = {  # of objectives that every library serves, and of some that most do
+    "reg:squarederror": "rmse", "reg:pseudohubererror": "mae", "reg:absoluteerror": "mae", "count:poisson": "rmse",
+    "reg:gamma": "rmse", "reg:tweedie": "rmse", "binary:logistic": "logloss", "multi:softprob": "mlogloss",
+}  # fmt: skip
+
+
+def judge_of(objective: str, names: Sequence[str] | None) -> str:
+    """The metric by which libraries are compared: the last of eval_metric, else the usual one. Raises Problem."""
+    if objective not in JUDGES:
+        raise Problem(f"library auto does not compare {objective}: {', '.join(JUDGES)}")
+    name = names[-1] if names else JUDGES[objective]
+    classes = {"binary:logistic": ("logloss", "error", "auc"), "multi:softprob": ("mlogloss", "merror")}
+    served = classes.get(objective, ("rmse", "mae"))
+    if name not in served:
+        raise Problem(f"library auto compares by {', '.join(served)}, not by eval_metric {name}")
+    return name
+
+
+def judged(name: str, labels: Any, answers: Any, weights: Any, classes: int) -> float:
+    """A metric of `judge_of`. answers: numbers, of two classes the second one's probability, of more [rows, classes]."""
+    from sklearn import metrics
+
+    if name in ("error", "merror"):
+        wrong = classes_of(answers, "") != labels
+        return float(numpy.average(wrong, weights=weights))
+    if name in ("logloss", "mlogloss"):
+        return float(metrics.log_loss(labels, answers, labels=list(range(classes)), sample_weight=weights))
+    by_name = {"rmse": metrics.root_mean_squared_error, "mae": metrics.mean_absolute_error, "auc": metrics.roc_auc_score}
+    return float(by_name[name](labels, answers, sample_weight=weights))
+
+
 def classes_of(answers: Any, objective: str) -> Any:
     """The class that each answer of a model is."""
     if answers.ndim > 1:

@@ -138,7 +138,9 @@ class Data:
                 f"the target ({table.target_name}) is text with {count} different values in {table.rows} rows, hardly "
                 "classes: the hyperparameter target names another column"
             )
-        found = "binary:logistic" if count <= 2 else "multi:softprob"
+        if count < 2:
+            raise Problem(f"the target ({table.target_name}) is {table.target[0]!r} in every row: there is nothing to learn")
+        found = "binary:logistic" if count == 2 else "multi:softprob"
         note(f"the target ({table.target_name}) is text with {count} different values: objective {found}")
         return found
 
@@ -235,6 +237,20 @@ def held_out(table: Table, fraction: float, seed: int) -> tuple[Table, Table]:
     return table.take(numpy.sort(order[count:])), table.take(numpy.sort(order[:count]))
 
 
+Known = tuple[Data, Features, Target]
+
+
+def read(hp: Namespace, ring: Ring, previous: Model | None = None) -> Known:
+    """The channels, and what their columns mean, which is told. Raises Problem."""
+    data = Data(hp, previous.target.objective if previous else "")
+    if previous and previous.target.objective != hp.objective:
+        raise Problem(f"the model to go on from has the objective {previous.target.objective}, not {hp.objective}")
+    features, target = data.mean(hp, *((previous.features, previous.target) if previous else (None, None)))
+    fields = _told.fields_of(data.train, features, target)
+    _told.say(hp, "the channel train", data.train.rows, fields, ring.leads)
+    return data, features, target
+
+
 # --- training -----------------------------------------------------------------------------------------------------------
 
 
@@ -245,8 +261,10 @@ class Training:
     mark: rounds, state and history of the last moment that a resumed job can go on from to the same end.
     """
 
-    def __init__(self, hp: Namespace, ring: Ring, engine: Engine, program: str = "tabular") -> None:
-        self.hp, self.ring, self.engine, self.program = hp, ring, engine, program
+    def __init__(
+        self, hp: Namespace, ring: Ring, engine: Engine, program: str = "tabular", known: Known | None = None
+    ) -> None:
+        self.hp, self.ring, self.engine, self.program, self.known = hp, ring, engine, program, known
         trouble = ""
         try:
             self._prepare()
@@ -257,24 +275,27 @@ class Training:
         self._meet()
         self.history: dict[str, list[float]] = {}
         self.mark: tuple[int, bytes, dict[str, list[float]]] | None = None
-        folder = checkpoint_folder(hp.checkpoint_dir)
-        self.guard = Guard(str(folder or ""), usual_copies(str(folder)) if folder else "", ranks=ring)
+        self.guard = self.guarded()
         self._restore()
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """More for model.json."""
+        return {}
+
+    def guarded(self) -> Guard:
+        """What saves checkpoints and hears of a stop."""
+        folder = checkpoint_folder(self.hp.checkpoint_dir)
+        return Guard(str(folder or ""), usual_copies(str(folder)) if folder else "", ranks=self.ring)
 
     def _prepare(self) -> None:
         """What a rank does alone: reads, and makes the bins of columns that it knows all rows of. Raises Problem."""
         hp = self.hp
         before = previous_model(hp.previous_model)
         self.previous = Model(before, self.engine.name, self.engine.file) if before else None
-        self.data = Data(hp, self.previous.target.objective if self.previous else "")
-        known = (self.previous.features, self.previous.target) if self.previous else (None, None)
         if self.previous and not self.engine.continues:
             raise Problem(f"library {self.engine.name} does not go on from a model: leave out the channel model")
-        if self.previous and self.previous.target.objective != hp.objective:
-            raise Problem(f"the model to go on from has the objective {self.previous.target.objective}, not {hp.objective}")
-        self.features, self.target = self.data.mean(hp, *known)
-        what, fields = "the channel train", _told.fields_of(self.data.train, self.features, self.target)
-        _told.say(hp, what, self.data.train.rows, fields, self.ring.leads)
+        self.data, self.features, self.target = self.known or read(hp, self.ring, self.previous)
         self.engine.prepare(hp, self.target, self.features, self.ring)
         if hp.check_data:
             self._labels()
@@ -443,9 +464,7 @@ class Training:
     def measure(self) -> None:
         """Evaluates the round that was made last; raises Problem for what is not a number."""
         values = self.engine.measured(self.matrices, self.round - 1)
-        shown = "".join(f"\t{name}:{value:.6g}" for name, value in values.items())
-        self.ring.say(f"[{self.round - 1}]{shown}")  # the platform's logs show a tab as #011
-        self.log({name.replace("-", ":", 1): value for name, value in values.items()}, self.round)
+        self.show(values, self.round)
         for name, value in values.items():
             self.history.setdefault(name, []).append(value)
             if not math.isfinite(value):
@@ -454,6 +473,12 @@ class Training:
                     f"{name} is {value:g} after round {self.round}: lower eta ({self.hp.eta:g}), or look whether the rows "
                     f"can be measured by {which} (auc needs rows of both classes)"
                 )
+
+    def show(self, values: dict[str, float], rounds: int) -> None:
+        """Prints and keeps what is measured after so many rounds."""
+        shown = "".join(f"\t{name}:{value:.6g}" for name, value in values.items())
+        self.ring.say(f"[{rounds - 1}]{shown}")  # the platform's logs show a tab as #011
+        self.log({name.replace("-", ":", 1): value for name, value in values.items()}, rounds)
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Keeps metrics where a job does."""
@@ -495,7 +520,7 @@ class Training:
             return
         if ring.rank == 0:
             trained = {"rounds": rounds, "finished": not stopped, "world_size": ring.world_size, "rows": self.rows}
-            self._write(rounds, {"trained": trained, "metrics": results})
+            self._write(rounds, {"trained": trained, "metrics": results, **self.more})
         ring.gather(0)  # nobody leaves before the model is there
         ring.say(f"model: {hp.model_dir}")
 

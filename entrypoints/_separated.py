@@ -81,6 +81,8 @@ def guessed(path: str, opened: Callable[[], Any]) -> str:
     with opened() as stream:
         found = (word for line in io.BufferedReader(stream) if not line.isascii() for word in re.split(rb'[\s,;"]+', line))
         words = list(itertools.islice(dict.fromkeys(word for word in found if not word.isascii()), WORDS))
+    if sum(any(sign in word for sign in b"0123456789") for word in words) > len(words) / 2:
+        raise Problem(f"{path} is damaged: it holds {words[0][:40]!r}, which is not text in UTF-8 or another encoding")
     try:
         from charset_normalizer import from_bytes
 

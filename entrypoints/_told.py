@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from _common import LEAVE_OUT, say_first, write_json
 
 SHOWN = 40  # columns that are printed; the file has all
 COUNTED = 1_000_000  # cells of which different ones are counted
-FILE = "columns.json"
+TABLES = "tables"  # in the folder of output data, for the run's report
+COLUMNS = ("name", "kind", "values", "from, to or examples", "becomes")
 
 
 @dataclass(frozen=True)
@@ -75,23 +76,32 @@ def say(hp: Namespace, what: str, rows: int, fields: Sequence[Field], leads: boo
     """Prints the fields as a table and keeps them as columns.json beside the metrics, on the first rank alone."""
     if not leads:
         return
-    for line in lines(what, rows, fields):
+    cells = [field.cells() for field in fields]
+    table(hp, "columns", f"{what}: {rows:,} rows, {len(fields)} columns", COLUMNS, cells, heads=False)
+
+
+def table(
+    hp: Namespace, name: str, title: str, heads_of: Sequence[str], rows: Sequence[Sequence[object]], heads: bool = True
+) -> None:
+    """Prints a table, and keeps it for the run's report where training follows.
+
+    name: of its file. heads_of: of columns; heads: whether they are printed.
+    """
+    texts = [[str(cell) for cell in row] for row in rows]
+    for line in lines(title, [list(heads_of)] * heads + texts[:SHOWN]):
         say_first(line)
-    if not getattr(hp, "check_data", False):
-        write_json(Path(hp.output_data_dir) / FILE, {"rows": rows, "columns": [asdict(field) for field in fields]})
+    if len(rows) > SHOWN:
+        say_first(f"  and {len(rows) - SHOWN} more, in {TABLES}/{name}.json")
+    if not hp.check_data:
+        content = {"title": title, "columns": list(heads_of), "rows": texts}
+        write_json(Path(hp.output_data_dir) / TABLES / f"{name}.json", content)
 
 
-def lines(what: str, rows: int, fields: Sequence[Field]) -> list[str]:
+def lines(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
     """The table, a line each."""
-    cells = [field.cells() for field in fields[:SHOWN]]
-    widths = [max((len(row[at]) for row in cells), default=0) for at in range(4)]
-    made = [f"{what}: {rows:,} rows, {len(fields)} columns"]
-    for row in cells:
-        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        made.append("  " + "  ".join([*padded, row[4]]))
-    if len(fields) > SHOWN:
-        made.append(f"  and {len(fields) - SHOWN} more, in {FILE}")
-    return made
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    made = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return [title, *("  " + "  ".join(row).rstrip() for row in made)]
 
 
 def _column(name: str, values: Any, features: Any) -> Field:

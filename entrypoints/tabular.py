@@ -26,9 +26,11 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _contest
 import _measures
 import numpy
 from _columns import Target
@@ -139,7 +141,10 @@ def main() -> None:
             predict(hp)
             return
         ring = Ring()
-        Training(hp, ring, engine_of(hp.library).Engine()).run()
+        if hp.library in ENGINES:
+            Training(hp, ring, engine_of(hp.library).Engine()).run()
+        else:
+            _contest.Contest(hp, ring, {library: partial(engine_of, library) for library in ENGINES}).run()
         ring.leave()
     except XGBoostError as error:
         raise Problem(first_line(error)) from error

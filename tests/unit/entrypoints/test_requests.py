@@ -122,6 +122,8 @@ def test_the_whole_request_of_the_public_page_is_taken(look: Callable[..., str])
         (["--quantile_alpha", "0.1,1.5", "--objective", "reg:quantileerror"], "quantile_alpha: 1.5 is not between 0 and 1"),
         (["--csv_weights", "1", "--weight", "x"], "csv_weights and weight both say"),
         (["--library", "lightgbm", "--monotone_constraints", "(1,1)"], "monotone_constraints: LightGBM has no such thing"),
+        (["--library", "auto", "--objective", "multi:softmax"], "library auto does not compare multi:softmax"),
+        (["--library", "auto", "--eval_metric", "mape"], "library auto compares by rmse, mae, not by eval_metric mape"),
         (["--library", "linear", "--updater", "prune"], "updater: a linear model has no such thing"),
     ],
 )

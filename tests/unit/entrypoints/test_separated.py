@@ -92,6 +92,7 @@ def test_texts_of_another_encoding_are_read_and_said(
         ("<html>Access denied</html>", "is HTML or XML, not a table"),
         ("y,x\n1,2\n\0\0\0\n", "holds zero bytes"),
         (b"y,x\n1,\x00\n", "holds zero bytes"),
+        (b"y,x\n1,2\n2,0.8\xc10.6\n", "is damaged: it holds b'0.8\\xc10.6'"),
     ],
 )
 def test_what_may_be_two_things_or_none_is_refused(module: Module, read: Read, content: str | bytes, said: str) -> None:
