@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import _images
+import _told
 from _common import Problem, in_job, looked, piped
 from torch.utils.data import Subset
 
@@ -58,10 +59,12 @@ def load(hp: Namespace, read_channel: Callable[..., tuple[Any, Any, str]]) -> Da
         path, beside = getattr(hp, name), getattr(hp, f"{name}_annotation")
         like = (classes, train.shape)
         parts.append(read_channel(path, beside, f"the channel {name}", *sizes, like)[0] if path else None)
+    count = classes if isinstance(classes, int) else len(classes)
+    marks = _told.Field("annotation", "label", len(train), -1, 0, "", f"{count} classes")
+    _told.say(hp, "the channel train", len(train), [_told.pictures(len(train), _images.shown(train.shape)), marks])
+    looked(hp)
     if parts[0] is None and hp.validation_fraction:
-        looked(hp)
         kept, held_out = _images.split(train.labels, hp.validation_fraction, hp.seed)
         parts[0] = Subset(train, held_out) if held_out else None
         return Data(Subset(train, kept), *parts, checksum, classes, train.shape)
-    looked(hp)
     return Data(train, *parts, checksum, classes, train.shape)

@@ -98,6 +98,9 @@ class Engine:
         with said():
             return catboost.Pool(taken(features, self.features), labels, weight=weights)
 
+    def mark(self, matrix: Any, extra: dict[str, Any]) -> None:
+        """Nothing: objectives with groups, or with an upper end, are not served."""
+
     def start(self, model: bytes, train: Any, matrices: list[tuple[Any, str]], ring: Ring) -> None:
         """Begins with what `state` gave, or with nothing. Raises Problem."""
         self.folder = tempfile.TemporaryDirectory(prefix="catboost-")

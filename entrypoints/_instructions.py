@@ -83,8 +83,8 @@ def fields_of(examples: Sequence[Any]) -> list[_told.Field]:
     plain = [one for one in examples if isinstance(one, Plain)]
     made = []
     for name in ("prompt", "completion") if plain else ():
-        becomes = "learnt" if name == "completion" else "read, not learnt"
-        made.append(_told.texts(name, [getattr(one, name) for one in plain], becomes))
+        learns = "learnt" if name == "completion" else "read, not learnt"
+        made.append(_told.texts(name, [getattr(one, name) for one in plain], learns))
     turns: dict[tuple[str, bool], list[str]] = {}
     for chat in (one for one in examples if isinstance(one, Chat)):
         for at, message in enumerate(chat.messages):

@@ -117,6 +117,9 @@ class Engine:
 
     whole: Any = None
 
+    def mark(self, matrix: Any, extra: dict[str, Any]) -> None:
+        """Nothing: objectives with groups, or with an upper end, are not served."""
+
     def start(self, model: bytes, train: Any, matrices: list[tuple[Any, str]], ring: Ring) -> None:
         """Begins with a model, or with none. Ranks meet at ports that each of them has found free. Raises Problem."""
         self.train, self.grown, self.live, self.network, self.ring = train, model, None, {}, ring

@@ -102,6 +102,9 @@ class Engine:
         """Rows as scikit-learn takes them."""
         return features.astype(numpy.float64), labels.astype(numpy.float64), weights
 
+    def mark(self, matrix: Any, extra: dict[str, Any]) -> None:
+        """Nothing: objectives with groups, or with an upper end, are not served."""
+
     def start(self, model: bytes, train: Any, matrices: list[tuple[Any, str]], ring: Ring) -> None:
         """Begins with a model, or with none. Raises Problem."""
         self.train = train

@@ -65,6 +65,11 @@ def labels(name: str, values: Sequence[str], becomes: str) -> Field:
     return Field(name, "label", len(values), len(set(values)), 0, _span(list(values)), becomes)
 
 
+def pictures(count: int, shape: str) -> Field:
+    """The pictures, as a network takes them."""
+    return Field("image", "picture", count, -1, 0, "", f"pixels, {shape}")
+
+
 def numbers(name: str, values: Iterable[float], becomes: str) -> Field:
     """A field of numbers, with nan for what is missing."""
     import numpy

@@ -98,6 +98,22 @@ def test_other_programs_tell_their_fields(looked: Callable[..., str], tmp_path: 
     assert line_of(looked("forecasting.py", *series), "target")[2] == "4 values, 4 different, 1 missing"
 
 
+def test_pictures_are_told(looked: Callable[..., str], tmp_path: Path) -> None:
+    needs("torch", "PIL")
+    from PIL import Image
+
+    for at in range(12):
+        path = tmp_path / "train" / "ab"[at % 2] / f"{at}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (at, 0, 0)).save(path)
+
+    told = looked("image_classification.py", "--train", "train", "--validation_fraction", "0.2")
+
+    count = int(told.split(":")[1].split()[0])
+    assert line_of(told, "image")[2:] == [f"{count} values", "-> pixels, 40 x 40 with 3 channels"]
+    assert line_of(told, "label")[2] == f"{count} values, 2 different"
+
+
 @pytest.mark.parametrize("program", ["knn", "clustering", "pca", "anomaly"])
 def test_programs_on_scikit_learn_tell_their_columns(looked: Callable[..., str], tmp_path: Path, program: str) -> None:
     needs("sklearn", "skops")
