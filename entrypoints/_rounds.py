@@ -543,6 +543,8 @@ class Training:
         for path in {Path(hp.model_dir) / name for name in (*ABOUT.values(), "model.json")} - {described}:
             path.unlink(missing_ok=True)  # of an earlier model in this folder
         write_json(described, about)
+        if described.name != "model.json":
+            write_json(Path(hp.output_data_dir) / "model.json", about)  # where people see it
         write_json(Path(hp.output_data_dir) / "metrics.json", {**results["trained"], **results["metrics"]})
         with whole_file(Path(hp.output_data_dir) / "feature_importance.svg") as path:
             path.write_text(importance_picture(self.engine.importance(rounds), self.engine.kind), encoding="utf-8")

@@ -7,7 +7,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +29,10 @@ OTHERS = {  # what a file is that begins so
     b"SQLite format 3": "an SQLite database: write the table as CSV or Parquet",
     b"\x89HDF": "an HDF5 file: write the table as CSV or Parquet",
     b"\x80\x04\x95": "a pickle: write the table as CSV or Parquet",
-    b"{": "JSON: write the table as CSV or Parquet",
-    b"[": "JSON: write the table as CSV or Parquet",
-    b"<": "HTML or XML, not a table: write the table as CSV or Parquet",
+}
+LIKE = {  # or like this
+    rb"\s*[\[{]\s*[\[{\"]": "JSON: write the table as CSV or Parquet",
+    rb"(?i)\s*<(!doctype|html|\?xml)": "HTML or XML, not a table: write the table as CSV or Parquet",
 }  # fmt: skip
 
 
@@ -45,6 +46,23 @@ class Form:
     line: tuple[str, ...]
 
 
+def rows_of(path: str, data: bytes) -> Iterator[tuple[int, list[str]]]:
+    """(number of the line, cells) of the rows of a file that have anything in them. Raises Problem and csv.Error."""
+
+    def opened() -> Any:
+        return io.BytesIO(data)
+
+    try:
+        form = form_of(path, opened)
+        text = data.decode(form.encoding)
+    except UnicodeDecodeError:
+        form = form_of(path, opened, guessed(path, opened))
+        text = data.decode(form.encoding)
+    lines = list(io.StringIO(text, newline=""))[form.skip :]
+    reader = csv.reader(lines, delimiter=form.separator, strict=True)
+    yield from ((reader.line_num + form.skip, cells) for cells in reader if any(cell.strip() for cell in cells))
+
+
 def form_of(path: str, opened: Callable[[], Any], encoding: str = "") -> Form:
     """How the file is written, said where it is not UTF-8 with commas. opened: gives its bytes as a stream.
 
@@ -52,7 +70,8 @@ def form_of(path: str, opened: Callable[[], Any], encoding: str = "") -> Form:
     """
     with opened() as stream:
         beginning = stream.read(BEGINNING)
-    other = next((what for mark, what in OTHERS.items() if beginning.lstrip(b" \t\r\n").startswith(mark)), None)
+    other = next((what for mark, what in OTHERS.items() if beginning.startswith(mark)), None)
+    other = other or next((what for like, what in LIKE.items() if re.match(like, beginning)), None)
     if other is not None:
         raise Problem(f"{path} is {other}")
     if b"\0" in beginning and not beginning.startswith(MARKS):
@@ -81,7 +100,7 @@ def guessed(path: str, opened: Callable[[], Any]) -> str:
     with opened() as stream:
         found = (word for line in io.BufferedReader(stream) if not line.isascii() for word in re.split(rb'[\s,;"]+', line))
         words = list(itertools.islice(dict.fromkeys(word for word in found if not word.isascii()), WORDS))
-    if sum(any(sign in word for sign in b"0123456789") for word in words) > len(words) / 2:
+    if sum(len(word) < 2 or any(sign in word for sign in b"0123456789") for word in words) > len(words) / 2:
         raise Problem(f"{path} is damaged: it holds {words[0][:40]!r}, which is not text in UTF-8 or another encoding")
     try:
         from charset_normalizer import from_bytes
@@ -109,11 +128,12 @@ def _separator(text: str, whole: bool) -> str:
 
 def _rows(text: str, separator: str, whole: bool) -> list[list[str]]:
     lines = list(io.StringIO(text, newline=""))
-    lines = lines[:LINES] if whole or len(lines) > LINES else lines[:-1]
+    cut = not whole or len(lines) > LINES
     try:
-        return [cells for cells in csv.reader(lines, delimiter=separator) if cells]
+        rows = [cells for cells in csv.reader(lines[:LINES], delimiter=separator) if cells]
     except csv.Error:
         return []
+    return rows[:-1] if cut else rows
 
 
 def _numbers(rows: Sequence[Sequence[str]]) -> float | None:

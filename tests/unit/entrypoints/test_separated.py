@@ -117,3 +117,19 @@ def test_numbers_with_zeros_before_them_are_names(read: Read, capsys: pytest.Cap
     assert table.columns["zip"].tolist() == ["01067", "10115"]
     assert table.columns["x"].tolist() == [0.5, 0.0]
     assert "row 1: zip is '01067', with a zero before it: its values are names" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("head", "separator", "encoding"),
+    [("", ";", "utf-8"), ("sep=;\n", ";", "utf-8"), ("sep=,\n", ",", "utf-8"), ("", ",", "utf-16"), ("", "\t", "utf-16"),
+     ("", ",", "cp1252"), ("", ";", "cp1252"), ("", "|", "utf-8-sig")],
+)  # fmt: skip
+def test_texts_are_read_from_every_form(module: Module, tmp_path: Path, head: str, separator: str, encoding: str) -> None:
+    pytest.importorskip("charset_normalizer")
+    rows = [f'"Schöner Tag Nr. {n}, oder; nicht | doch"{separator}{"ab"[n % 2]}' for n in range(20)]
+    (tmp_path / "t.csv").write_bytes((f"{head}text{separator}label\n" + "\n".join(rows) + "\n").encode(encoding))
+
+    found = module("_labelled").load(str(tmp_path), "the channel train", "", "")
+
+    assert found[0].text == "Schöner Tag Nr. 0, oder; nicht | doch"
+    assert {label for row in found for label in row.labels} == {"a", "b"} and len(found) == 20
