@@ -136,10 +136,11 @@ def read_files(paths: Sequence[str], how: How, what: str) -> Table:
     tables = [table for path in paths if (table := _read(path, how)).rows]
     if not tables:
         raise Problem(f"{what} has no rows: {', '.join(paths[:3])}{' ...' * (len(paths) > 3)}")
-    return _joined(tables)
+    return joined(tables)
 
 
-def _joined(tables: list[Table]) -> Table:
+def joined(tables: list[Table]) -> Table:
+    """Tables one after another. Raises Problem where they do not go together."""
     first = tables[0]
     if len(tables) == 1:
         return first

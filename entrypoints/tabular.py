@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import _contest
+import _folds
 import _measures
 import numpy
 from _columns import Target
@@ -68,6 +69,8 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     if hp.tree_method == "gpu_hist":
         note("tree_method gpu_hist is hist: trees are grown on CPUs")
         hp.tree_method = "hist"
+    if hp._kfold and hp.library != "xgboost" and not hp.predict:
+        raise Problem(f"_kfold is served with library xgboost, not {hp.library}")
     if hp.csv_weights and hp.weight:
         raise Problem("csv_weights and weight both say what weighs the rows: give one of the two")
     tuned = (hp._tuning_objective_metric or "").rpartition(":")[2]
@@ -141,7 +144,9 @@ def main() -> None:
             predict(hp)
             return
         ring = Ring()
-        if hp.library in ENGINES:
+        if hp._kfold:
+            _folds.run(hp, ring, engine_of(hp.library))
+        elif hp.library in ENGINES:
             Training(hp, ring, engine_of(hp.library).Engine()).run()
         else:
             _contest.Contest(hp, ring, {library: partial(engine_of, library) for library in ENGINES}).run()

@@ -176,6 +176,20 @@ def test_a_request_of_the_platform_measures_ranks_and_survives(tmp_path: Path) -
     assert measured(told)[-1]["validation-f1"] == 1.0
 
 
+def test_each_part_of_the_rows_is_held_out_once_a_round(tmp_path: Path, tables: Path) -> None:
+    output = programs.run(
+        PROGRAM, *channels(tables), "--num_round", "3", "--_kfold", "3", "--_num_cv_round", "2", cwd=tmp_path
+    )
+
+    models = sorted(path.name for path in (tmp_path / "model").iterdir() if not path.name.startswith("."))
+    assert models == [f"xgboost-model-{at}" for at in range(6)]
+    said = numpy.loadtxt(tmp_path / "output" / "predictions.csv", delimiter=",")
+    assert len(said) >= ROWS and numpy.corrcoef(said.T)[0, 1] > 0.3
+    assert json.loads((tmp_path / "output" / "metrics.json").read_text())["validation_rmse"] == pytest.approx(
+        measured(output)[-1]["validation-rmse"], rel=1e-4
+    )
+
+
 def test_it_stops_early_and_keeps_the_best_round(tmp_path: Path, tables: Path) -> None:
     output = programs.run(
         PROGRAM, *channels(tables), "--num_round", "500", "--early_stopping_rounds", "5", "--eta", "0.8", cwd=tmp_path

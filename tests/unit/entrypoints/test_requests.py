@@ -109,7 +109,9 @@ def test_the_whole_request_of_the_public_page_is_taken(look: Callable[..., str])
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--_kfold", "5"], "_kfold is not served: there is no cross-validation here"),
+        (["--_kfold", "50"], "_kfold 50 of 12 rows: "),
+        (["--_kfold", "5", "--library", "lightgbm"], "_kfold is served with library xgboost, not lightgbm"),
+        (["--loss_function", "RMSE"], "loss_function is not served: objective says what is learnt"),
         (["--use_dask_gpu_training", "true"], "use_dask_gpu_training is not served: trees are grown on CPUs"),
         (["--eval_metric", "f1_bin"], "eval_metric f1_bin is not a metric of XGBoost: did you mean f1_binary?"),
         (["--eval_metric", "auc", "--objective", "reg:gamma"], "eval_metric auc measures classes, and reg:gamma has none"),
