@@ -43,6 +43,7 @@ def run(hp: Namespace, ring: Ring, module: Any) -> None:
     for at, (learnt, held) in enumerate(parts):
         own = copy.copy(data)
         own.train, own.validation = every.take(learnt), every.take(held)
+        ring.say(f"model {at}: {len(learnt)} rows to learn from, {len(held)} held out")
         fold = _trained(hp, ring, module, (own, features, target), at)
         if fold.guard.stopping:
             return
@@ -74,7 +75,6 @@ def _parts(hp: Namespace, table: Any, classes: int) -> list[tuple[Any, Any]]:
 def _trained(hp: Namespace, ring: Ring, module: Any, known: Known, at: int) -> Fold:
     own, engine = copy.copy(hp), module.Engine()
     engine.file = f"{module.Engine.file}-{at}"
-    ring.say(f"model {at}: {known[0].train.rows} rows to learn from, {known[0].validation.rows} held out")
     fold = Fold(own, ring, engine, known=known)
     fold.run()
     return fold

@@ -204,9 +204,9 @@ def _check_ranking(hp: Namespace, table: Table, what: str) -> None:
         raise Problem(f"{what}: rows are weighed, and {hp.objective} weighs groups: leave weights out")
     if "upper" in table.extra and hp.objective != "survival:aft":
         raise Problem("target_upper is of survival:aft: leave it out, or set objective to it")
-    wrong = numpy.flatnonzero(table.extra["upper"] < table.target) if "upper" in table.extra else ()
-    if len(wrong):
-        raise Problem(f"{table.place(int(wrong[0]))}: {hp.target_upper} is below the target")
+    wrong = numpy.flatnonzero(table.extra["upper"] < table.target).tolist() if "upper" in table.extra else []
+    if wrong:
+        raise Problem(f"{table.place(wrong[0])}: {hp.target_upper} is below the target")
 
 
 def how(
