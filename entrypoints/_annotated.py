@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import _images
-from _common import Problem, in_job, piped
+import _told
+from _common import Problem, in_job, looked, piped
 from torch.utils.data import Subset
 
 
@@ -32,6 +33,12 @@ class Data:
         return {"images": parts, "shape": self.shape, "classes": self.classes, "annotations": self.checksum}
 
 
+def stop_early(hp: Namespace) -> None:
+    """The platform's names of patience and min_epochs, where its early_stopping asks for them."""
+    if hp.early_stopping and hp.patience is None:
+        hp.patience, hp.min_epochs = hp.early_stopping_patience, hp.early_stopping_min_epochs
+
+
 def load(hp: Namespace, read_channel: Callable[..., tuple[Any, Any, str]]) -> Data:
     """All the channels, the validation data held out of train if they have no channel.
 
@@ -52,6 +59,10 @@ def load(hp: Namespace, read_channel: Callable[..., tuple[Any, Any, str]]) -> Da
         path, beside = getattr(hp, name), getattr(hp, f"{name}_annotation")
         like = (classes, train.shape)
         parts.append(read_channel(path, beside, f"the channel {name}", *sizes, like)[0] if path else None)
+    count = classes if isinstance(classes, int) else len(classes)
+    marks = _told.Field("annotation", "label", len(train), -1, 0, "", f"{count} classes")
+    _told.say(hp, "the channel train", len(train), [_told.pictures(len(train), _images.shown(train.shape)), marks])
+    looked(hp)
     if parts[0] is None and hp.validation_fraction:
         kept, held_out = _images.split(train.labels, hp.validation_fraction, hp.seed)
         parts[0] = Subset(train, held_out) if held_out else None

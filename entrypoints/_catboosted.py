@@ -19,7 +19,7 @@ from typing import Any
 import catboost
 import numpy
 import scipy.sparse
-from _columns import Features, Target
+from _columns import OF_XGBOOST, Features, Target
 from _common import Problem
 from _ring import Ring, first_line
 from catboost import CatBoostError
@@ -34,7 +34,7 @@ NAMES = {
 }  # fmt: skip
 NOT_SERVED = ("gamma", "alpha", "min_child_weight", "max_delta_step", "colsample_bytree", "colsample_bynode", "base_score",
               "num_parallel_tree", "tree_method", "rate_drop", "skip_drop", "one_drop", "sample_type", "normalize_type",
-              "bagging_freq")  # fmt: skip
+              "bagging_freq", *OF_XGBOOST)  # fmt: skip
 GROWS = {"depthwise": "Depthwise", "lossguide": "Lossguide", "symmetric": "SymmetricTree"}
 OBJECTIVES = {  # what CatBoost calls it, what is measured, and what its answers are
     "reg:squarederror": ("RMSE", "rmse", "RawFormulaVal"), "reg:absoluteerror": ("MAE", "mae", "RawFormulaVal"),
@@ -97,6 +97,9 @@ class Engine:
         """Rows as CatBoost takes them. Raises Problem."""
         with said():
             return catboost.Pool(taken(features, self.features), labels, weight=weights)
+
+    def mark(self, matrix: Any, extra: dict[str, Any]) -> None:
+        """Nothing: objectives with groups, or with an upper end, are not served."""
 
     def start(self, model: bytes, train: Any, matrices: list[tuple[Any, str]], ring: Ring) -> None:
         """Begins with what `state` gave, or with nothing. Raises Problem."""
@@ -222,14 +225,14 @@ class _Training:
 
 def numbers_of(features: Features) -> list[str]:
     """The columns that are no texts."""
-    return [name for name in features.columns if name not in features.categories]
+    return [name for name, column in features.inputs if column not in features.categories]
 
 
 def taken(matrix: Any, features: Features) -> Any:
     """float32 [rows, columns] of `Features.matrix`, or csr, as CatBoost takes it: numbers first, then texts."""
     if scipy.sparse.issparse(matrix) or not features.categories:
         return matrix
-    at = {name: place for place, name in enumerate(features.columns)}
+    at = {name: place for place, (name, _) in enumerate(features.inputs)}
     numbers = [at[name] for name in numbers_of(features)]
     texts = matrix[:, [at[name] for name in features.categories]]
     return catboost.FeaturesData(

@@ -12,16 +12,16 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy
-from _common import Problem, note
+from _common import LEAVE_OUT, Problem, note
 
 MISSING = ("", "NA", "na", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?")
 EXACT = 2.0**53  # from here on float64 leaves whole numbers out, and two ids become one
 EXACT_IN = {16: 2.0**11, 32: 2.0**24}  # the same of narrower floating point numbers, by their bits
 FEW = 10  # different values that may be categories, though they are numbers in another spelling
 NOT_ONE = 0.5  # more different texts than this part of the rows are hardly categories
+STAND_FOR_NOTHING = (-9.0, -99.0, -999.0, -9999.0, -99999.0, -999999.0)
 ROWS = 20  # of fewer nobody can tell
 INDICES = ("Unnamed: 0", "__index_level_0__")  # what pandas calls the numbers of its rows
-LEAVE_OUT = "ignore_columns leaves a column out"
 
 
 def number(cell: str) -> float | None:
@@ -57,6 +57,13 @@ def is_text(column: Any) -> bool:
     return bool(pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type))
 
 
+def is_time(column: Any) -> bool:
+    """Whether a column of arrow has days or moments."""
+    import pyarrow
+
+    return bool(pyarrow.types.is_date(column.type) or pyarrow.types.is_timestamp(column.type))
+
+
 def objects(values: Sequence[Any]) -> Any:
     """An array of objects, whatever they are."""
     made = numpy.empty(len(values), dtype=object)
@@ -87,6 +94,19 @@ def names(path: str, column: Any, name: str) -> Any:
         return objects(column.cast(pyarrow.string()).to_pylist())
     except pyarrow.ArrowException as error:
         raise Problem(f"{path}: {name} is of type {column.type}, which names nothing ({LEAVE_OUT})") from error
+
+
+def has_leading_zeros(path: str, column: Any, name: str) -> bool:
+    """Whether a column of arrow has texts such as 00123, which are names: as a number it is another one. Says so."""
+    import pyarrow.compute as compute
+
+    if not is_text(column):
+        return False
+    found = compute.index(compute.match_substring_regex(column, r"^0[0-9]+$"), True).as_py()
+    if found < 0:
+        return False
+    note(f"{path}, row {found + 1}: {name} is {shown(column[found].as_py())}, with a zero before it: its values are names")
+    return True
 
 
 def _whole(path: str, name: str, values: list[str | None]) -> list[str | None]:
@@ -139,6 +159,18 @@ def _decimal(value: Any) -> Decimal:
         return Decimal("nan")
 
 
+def with_commas(path: str, name: str, values: Sequence[str | None]) -> Any:
+    """The numbers of a column of texts whose decimal sign is a comma, said; None where it may be one between thousands."""
+    there = [value for value in values if value is not None]
+    if not all(re.fullmatch(r"[+-]?\d+(?:,\d+)?(?:[eE][+-]?\d+)?", value) for value in there):
+        return None
+    telling = next((value for value in there if not re.fullmatch(r"[+-]?\d{1,3}(?:,\d{3})?", value) and "," in value), None)
+    if telling is None:
+        return None
+    note(f"{path}: {name} has a comma as decimal sign, as in {telling}")
+    return numpy.array([numpy.nan if value is None else float(value.replace(",", ".")) for value in values])
+
+
 def spelled(values: Iterable[str | None]) -> int | None:
     """The row of the first of these texts that is no number as it stands, if each is one but for a sign or separators."""
     rows = [(row, value) for row, value in enumerate(values) if value is not None]
@@ -169,6 +201,20 @@ def note_narrow(name: str, values: Any) -> None:
         note(
             f"{name} has {different} different whole numbers, and {left} in the 32 bits of a model: if they name something, "
             f"name the column in categorical_columns ({LEAVE_OUT})"
+        )
+
+
+def note_standing(name: str, values: Any) -> None:
+    """Says that a number seems to stand for what is missing, if one does: far below all others, and more than once."""
+    known = values[~numpy.isnan(values)]
+    least = known.min() if len(known) else 0.0
+    if least not in STAND_FOR_NOTHING:
+        return
+    others = known[known != least]
+    if len(others) < len(known) - 1 and len(others) and others.min() > least / 2:
+        note(
+            f"{name} is {least:g} in {len(known) - len(others)} rows and {others.min():g} or more in the others: leave "
+            "cells empty where that means missing"
         )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from _common import Parser, Problem, World, in_job, piped, run, said_of, whole_file, write_json
+from _common import Parser, Problem, World, in_job, looked, piped, run, said_of, whole_file, write_json
 
 MODEL = "model.skops"
 FOLDERS = ("train", "test", "model_dir", "output_data_dir", "predict")
@@ -119,6 +119,7 @@ def read_rows(hp: Namespace, path: str, names: Sequence[str], like: Any, usually
 
 def read_data(hp: Namespace, usually: bool, test_usually: bool) -> Data:
     """The channels. usually: whether train has a target if nobody says so; test_usually: of test. Raises Problem."""
+    import _told
     from _columns import Features
 
     if not hp.train:
@@ -137,7 +138,20 @@ def read_data(hp: Namespace, usually: bool, test_usually: bool) -> Data:
     if hp.test:
         table, _ = read_rows(hp, hp.test, ("test", "validation"), train, test_usually)
         test = rows_of(features, table, "the channel test")
-    return Data(features, rows_of(features, train, "the channel train"), test, has)
+    rows = rows_of(features, train, "the channel train")
+    _told.say(hp, "the channel train", rows.count, _fields(train, features))
+    looked(hp)
+    return Data(features, rows, test, has)
+
+
+def _fields(table: Any, features: Any) -> list[Any]:
+    import _told
+
+    if table.target is None:
+        return _told.fields_of(table, features)
+    kind = "text" if table.target.dtype == object else "number"
+    target = _told.field(f"{table.target_name or 'the first column'} (target)", table.target, kind, "what is learnt")
+    return [target, *_told.fields_of(table, features)]
 
 
 def rows_of(features: Any, table: Any, where: str) -> Rows:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import _dates
 import numpy
-from _cells import note_narrow, note_texts, shown
+from _cells import note_narrow, note_standing, note_texts, shown
 from _common import Problem, note
+from _dates import Dates
 from _tables import Table, has_values, widened
 
+OF_XGBOOST = ("quantile_alpha", "aft_loss_distribution", "aft_loss_distribution_scale", "monotone_constraints",
+              "interaction_constraints", "updater", "process_type", "refresh_leaf", "sampling_method", "group",
+              "target_upper")  # fmt: skip
 MOST_CATEGORIES = 10_000  # of a column; one with more is an identifier or free text
 SHOWN = 5
 LIMITS = {  # what the labels of an objective have to be, as XGBoost's own checks have it, and how that is said
@@ -21,6 +26,10 @@ LIMITS = {  # what the labels of an objective have to be, as XGBoost's own check
     "reg:gamma": (math.nextafter(0.0, 1.0), math.inf, "above 0"),
     "reg:tweedie": (0.0, math.inf, "0 or more"),
     "count:poisson": (0.0, math.inf, "0 or more"),
+    "survival:aft": (math.nextafter(0.0, 1.0), math.inf, "above 0"),
+    "rank:pairwise": (0.0, math.inf, "0 or more"),
+    "rank:ndcg": (0.0, 31.0, "from 0 to 31"),
+    "rank:map": (0.0, 1.0, "0 or 1"),
 }
 
 
@@ -30,7 +39,7 @@ class Features:
 
     columns: their names; () where the features are a sparse matrix, which is `width` wide.
     categories: name -> all its texts, for columns of text. named: whether the names are the files' own.
-    empty: columns without any value, which may be of either kind elsewhere.
+    empty: columns without any value, which may be of either kind elsewhere. dates: of texts too, by name.
     """
 
     columns: tuple[str, ...]
@@ -38,15 +47,19 @@ class Features:
     width: int = 0
     named: bool = False
     empty: tuple[str, ...] = ()
+    dates: dict[str, Dates] = field(default_factory=dict)
 
     @staticmethod
-    def of(table: Table) -> Features:
-        """As the table has them. Raises Problem."""
+    def of(table: Table, named: Iterable[str] = ()) -> Features:
+        """As the table has them. named: columns that are categories in any case. Raises Problem."""
         if table.sparse is not None:
             return Features((), width=table.sparse.shape[1])
-        categories = {}
+        categories, dates = {}, {}
         for name, values in table.columns.items():
             if values.dtype == object:
+                if name not in named and (when := _dates.found(name, values.tolist(), table.place)) is not None:
+                    dates[name] = when
+                    continue
                 categories[name] = sorted({value for value in values if value is not None})
                 if len(categories[name]) > MOST_CATEGORIES:
                     raise Problem(
@@ -56,19 +69,43 @@ class Features:
                 note_texts(name, len(categories[name]), table.rows)
             else:
                 note_narrow(name, values)
+                note_standing(name, values)
+                _dates.note_numbers(name, values)
         empty = tuple(name for name, values in table.columns.items() if not has_values(values))
-        return Features(tuple(table.columns), categories, named=table.named, empty=empty)
+        return Features(tuple(table.columns), categories, named=table.named, empty=empty, dates=dates)
 
     @staticmethod
     def common(every: Sequence[Features]) -> Features:
         """Of several hosts' tables: with all their categories, as wide as the widest. Raises Problem."""
         first = every[0]
         texts = [name for name in first.columns if any(name in other.categories for other in every)]
+        dates = {name: when for other in every for name, when in other.dates.items()}
         for host, other in enumerate(every):
             if other.columns != first.columns or any(name not in (*other.categories, *other.empty) for name in texts):
                 raise Problem(f"the columns of rank {host} are not those of rank 0: all files need the same columns")
+            if odd := [name for name in dates if other.dates.get(name, dates[name]).format != dates[name].format]:
+                raise Problem(f"{odd[0]} has dates of another form on rank {host}: write all as in 2024-12-31")
+            if odd := [name for name in dates if name not in (*other.dates, *other.empty)]:
+                raise Problem(f"{odd[0]} has no dates on rank {host}, unlike others: {_dates.CURE}")
         union = {name: sorted(set().union(*(other.categories.get(name, ()) for other in every))) for name in texts}
-        return replace(first, categories=union, width=max(other.width for other in every), empty=())
+        longest = {name: max((other.dates.get(name, when) for other in every), key=lambda one: len(one.parts))
+                   for name, when in dates.items()}  # fmt: skip
+        width = max(other.width for other in every)
+        return replace(first, categories=union, width=width, empty=(), dates=longest)
+
+    @property
+    def texts(self) -> set[str]:
+        """Columns that are texts in files."""
+        return {*self.categories, *self.dates}
+
+    @property
+    def inputs(self) -> list[tuple[str, str]]:
+        """(name, its column) of each number that a model takes, in order; a date is several. [] where they are sparse."""
+        return [
+            (f"{name}.{part}" if part else name, name)
+            for name in self.columns
+            for part in (self.dates[name].parts if name in self.dates else ("",))
+        ]
 
     def check(self, table: Table, where: str) -> None:
         """Raises Problem where a table's features are of another kind; notes texts that the training data has not."""
@@ -80,7 +117,7 @@ class Features:
             theirs, mine = ", ".join([*table.columns][:SHOWN]), ", ".join(self.columns[:SHOWN])
             raise Problem(f"{where} has {len(table.columns)} features ({theirs} ...), not {len(self.columns)} ({mine} ...)")
         for name, values in table.columns.items():
-            if (values.dtype == object) != (name in self.categories) and has_values(values):
+            if (values.dtype == object) != (name in self.texts) and has_values(values):
                 here, there = ("text", "numbers") if values.dtype == object else ("numbers", "text")
                 raise Problem(f"{where}: {name} is {here}, and {there} in the training data")
             if name in self.categories and values.dtype == object:
@@ -90,36 +127,48 @@ class Features:
         """float32 [rows, columns], with the number of the category for a text and nan for one that is not known; or csr."""
         if table.sparse is not None:
             return widened(table.sparse, self.width)[rows]
-        made = numpy.empty((len(rows), len(self.columns)), numpy.float32)
-        for index, name in enumerate(self.columns):
-            values = table.columns[name][rows]
-            if name in self.categories and values.dtype == object:
-                numbers = {text: number for number, text in enumerate(self.categories[name])}
-                values = [numbers.get(value, math.nan) if value is not None else math.nan for value in values]
-            made[:, index] = values
-        return made
+        made = [self._numbers(table, name, rows) for name in self.columns]
+        return numpy.column_stack(made).astype(numpy.float32)
+
+    def _numbers(self, table: Table, name: str, rows: Any) -> Any:
+        """A column as the numbers that a model takes."""
+        values = table.columns[name][rows]
+        if name in self.dates:
+            texts = values.tolist() if values.dtype == object else [None] * len(values)
+            return self.dates[name].numbers(texts, lambda row: table.place(int(rows[row])), name)
+        if name in self.categories and values.dtype == object:
+            known = {text: number for number, text in enumerate(self.categories[name])}
+            return numpy.array([known.get(value, math.nan) if value is not None else math.nan for value in values])
+        return values.astype(numpy.float64)
 
     @property
     def names(self) -> list[str] | None:
         """What XGBoost is told; it refuses some characters."""
         if not self.named:
             return None
-        plain = [re.sub(r"[\[\]<]", "_", name) for name in self.columns]
+        plain = [re.sub(r"[\[\]<]", "_", name) for name, _ in self.inputs]
         return [name if plain.count(name) == 1 else f"{name}_{index}" for index, name in enumerate(plain)]
+
+    @property
+    def of_text(self) -> list[int]:
+        """Which of the inputs are numbers of categories."""
+        return [at for at, (_, column) in enumerate(self.inputs) if column in self.categories]
 
     @property
     def types(self) -> list[str] | None:
         """`c` for categories and `q` for numbers, as XGBoost is told; None where all are numbers."""
-        return ["c" if name in self.categories else "q" for name in self.columns] if self.categories else None
+        return ["c" if column in self.categories else "q" for _, column in self.inputs] if self.categories else None
 
     def plain(self) -> dict[str, Any]:
         """For model.json."""
-        return {name: value for name, value in asdict(self).items() if name != "empty"}
+        unsaid = {"empty"} if self.dates else {"empty", "dates"}
+        return {name: value for name, value in asdict(self).items() if name not in unsaid}
 
     @staticmethod
     def of_plain(content: dict[str, Any]) -> Features:
         """From model.json. Raises KeyError and TypeError."""
-        return Features(**{**content, "columns": tuple(content["columns"])})
+        dates = {name: Dates(one["format"], tuple(one["parts"])) for name, one in content.get("dates", {}).items()}
+        return Features(**{**content, "columns": tuple(content["columns"]), "dates": dates})
 
 
 def _note_unknown(where: str, name: str, unknown: set[str]) -> None:

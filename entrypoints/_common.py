@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from trainshed.data.channels import ChannelFacts
 
 
+CHECK = "--check_data"
+LEAVE_OUT = "ignore_columns leaves a column out"
+
+
 class Problem(Exception):
     """Something that the person who started the job can mend; the program prints it as one line and exits with 1."""
 
@@ -31,6 +35,8 @@ def run(main: Callable[[], None]) -> NoReturn:
     """Runs a program: status 0, or 1 with one line on stderr for a `Problem`; other errors keep their traceback."""
     try:
         main()
+    except Looked:
+        say_first("the data is plausible")
     except Problem as problem:
         # The line comes last: a problem found in a DataLoader worker arrives with the worker's traceback before it.
         line = str(problem).strip().splitlines()[-1].removeprefix(f"{type(problem).__module__}.Problem: ")
@@ -43,6 +49,22 @@ def note(text: str) -> None:
     """Says on rank 0 what a program found in the data: in a job's log, else on stderr, as stdout may have predictions."""
     if os.environ.get("RANK", "0") in ("", "0"):
         print(f"note: {text}", file=sys.stdout if in_job() else sys.stderr, flush=True)
+
+
+def say_first(line: str) -> None:
+    """Prints a line on rank 0: on stdout where a job trains or data is looked at."""
+    if os.environ.get("RANK", "0") in ("", "0"):
+        print(line, flush=True)
+
+
+class Looked(Exception):
+    """The data was read and is plausible, and nobody asks for more (`trainshed data check`)."""
+
+
+def looked(hp: argparse.Namespace) -> None:
+    """Ends a program here, with status 0, if it was started to look at its data alone. Raises Looked."""
+    if hp.check_data:
+        raise Looked
 
 
 def need(program: str) -> None:
@@ -84,6 +106,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, description: str) -> None:
+        self.declaration: list[Hyperparameter] = []
         super().__init__(
             description=description,
             allow_abbrev=False,
@@ -104,6 +127,7 @@ class Parser(argparse.ArgumentParser):
         except DeclarationError as error:
             raise Problem(error.message) from error
         parser = cls(f"Trains {algorithm.description}. In a training job the folders come from SM_* variables.")
+        parser.declaration = list(algorithm.hyperparameters.values())
         for one in algorithm.hyperparameters.values():
             about = one.help if one.type in ("text", "folder") else f"{one.help}{'; ' * bool(one.help)}{one.kind()}"
             about = about.replace("%", "%%")
@@ -115,6 +139,7 @@ class Parser(argparse.ArgumentParser):
         given["output_data_dir"] = os.environ.get("SM_OUTPUT_DATA_DIR") or "output"
         folders = {one.name for one in algorithm.hyperparameters.values() if one.type == "folder"}
         parser.set_defaults(**{name: path for name, path in given.items() if name in folders})
+        parser.add_argument(CHECK, action="store_true", help=argparse.SUPPRESS)  # for `trainshed data check`
         return parser
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -125,6 +150,11 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(unknown[0], names, n=1)
             hint = f"; did you mean {near[0]}?" if near else "; --help lists them"
             raise Problem(f"there is no hyperparameter {' '.join(unknown[:2])}{hint}")
+        for one in self.declaration:
+            if said := one.said_of(getattr(known, one.name)):
+                if one.refused:
+                    raise Problem(said)
+                note(said)
         return known
 
     def error(self, message: str) -> NoReturn:

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from _common import World, previous_model, require_libraries
+from _common import World, looked, previous_model, require_libraries
 
 
 def start(program: str, hp: Namespace, training: str, data: Callable[[Namespace], Any], rates: dict[str, float]) -> None:
@@ -29,6 +29,7 @@ def start(program: str, hp: Namespace, training: str, data: Callable[[Namespace]
     if hp.learning_rate is None:
         hp.learning_rate = rates["scratch" if source is None else "pretrained"]
     parts = data(hp)
+    looked(hp)
     learn = importlib.import_module(training).train
     world = World.join(hp.device)
     learn(hp, None if source is None else str(source), parts, world)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import _fields
+import _told
 from _common import Problem
 from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened, text_of
 
@@ -71,6 +72,32 @@ def load(path: str, what: str, objective: str, prompt_format: str) -> list[Any]:
     found = examples_below(path, what, kinds, lines, read.example)
     _fields.note_unread(unread, what)
     return found
+
+
+def fields_of(examples: Sequence[Any]) -> list[_told.Field]:
+    """What examples hold, and what of it is learnt."""
+    if examples and isinstance(examples[0], Pair):
+        sides = {"chosen": [one.chosen for one in examples], "rejected": [one.rejected for one in examples]}
+        becomes = {"chosen": "preferred", "rejected": "not preferred"}
+        return [_told.texts(name, [_text(one) for one in side], becomes[name]) for name, side in sides.items()]
+    plain = [one for one in examples if isinstance(one, Plain)]
+    made = []
+    for name in ("prompt", "completion") if plain else ():
+        learns = "learnt" if name == "completion" else "read, not learnt"
+        made.append(_told.texts(name, [getattr(one, name) for one in plain], learns))
+    turns: dict[tuple[str, bool], list[str]] = {}
+    for chat in (one for one in examples if isinstance(one, Chat)):
+        for at, message in enumerate(chat.messages):
+            learnt = message["role"] == "assistant" and at >= chat.first and at not in chat.left_out
+            turns.setdefault((message["role"], learnt), []).append(message["content"])
+    said = {True: "learnt", False: "read, not learnt"}
+    return made + [_told.texts(f"turns of {role}", texts, said[learnt]) for (role, learnt), texts in turns.items()]
+
+
+def _text(example: Example) -> str:
+    if isinstance(example, Plain):
+        return example.completion
+    return "\n".join(message["content"] for message in example.messages[example.first :])
 
 
 def split(examples: Sequence[Any], fraction: float, seed: int) -> tuple[list[Any], list[Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import math
 import zlib
 from collections.abc import Iterator
@@ -106,15 +105,11 @@ def _fields(content: dict[str, Any], text: str, label: str) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-def decoded(file: Path) -> str:
-    """The text of a file of UTF-8, packed by gzip or not; raises Problem."""
+def unpacked(file: Path) -> bytes:
+    """What a file holds, packed by gzip or not; raises Problem."""
     try:
         data = file.read_bytes()
-        if file.suffix == ".gz":
-            data = gzip.decompress(data)
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Problem(f"{file} is not UTF-8 (byte {error.start + 1})") from error
+        return gzip.decompress(data) if file.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as error:
         raise Problem(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
@@ -134,11 +129,14 @@ def _csv(file: Path, name: str, text: str, label: str) -> Iterator[tuple[str, tu
 
 def table_of(file: Path) -> Iterator[tuple[int, list[str]]]:
     """(number of the line, cells) of the rows of a CSV file that have anything in them. Raises Problem."""
-    reader = csv.reader(io.StringIO(decoded(file), newline=""), strict=True)
+    import _separated  # which needs numpy
+
+    line = 0
     try:
-        yield from ((reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells))
+        for line, cells in _separated.rows_of(str(file), unpacked(file)):
+            yield line, cells
     except csv.Error as error:
-        raise Problem(f"{file}: line {reader.line_num} is not CSV: {error}") from error
+        raise Problem(f"{file}: line {line + 1} is not CSV: {error}") from error
 
 
 def columns(first: list[str], below: list[list[str]], text: str, label: str, name: str) -> tuple[tuple[int, int], bool]:

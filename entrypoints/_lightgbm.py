@@ -17,7 +17,7 @@ from typing import Any
 
 import lightgbm
 import numpy
-from _columns import Features, Target
+from _columns import OF_XGBOOST, Features, Target
 from _common import Problem
 from _ring import Ring, first_line
 from lightgbm.basic import LightGBMError
@@ -42,7 +42,7 @@ METRICS = {
     "aucpr": "average_precision", "mlogloss": "multi_logloss", "merror": "multi_error", "mse": "l2",
 }  # fmt: skip
 NOT_SERVED = ("colsample_bylevel", "grow_policy", "num_parallel_tree", "base_score", "huber_slope", "rate_drop", "skip_drop",
-              "one_drop", "sample_type", "normalize_type", "tree_method")  # fmt: skip
+              "one_drop", "sample_type", "normalize_type", "tree_method", *OF_XGBOOST)  # fmt: skip
 
 
 class Engine:
@@ -105,7 +105,7 @@ class Engine:
         # plain: rows to measure, which have the bins of those that are trained on
         made = lightgbm.Dataset(
             features, labels, weight=weights, reference=bins_of or (self.whole if plain else None), free_raw_data=False,
-            categorical_feature=[list(own.columns).index(name) for name in own.categories] or "auto",
+            categorical_feature=own.of_text or "auto",
             feature_name=[f"f{at}" for at in range(features.shape[1])], params=self.parameters,
         )  # fmt: skip
         if bins_of is None and not plain:
@@ -116,6 +116,9 @@ class Engine:
         return made
 
     whole: Any = None
+
+    def mark(self, matrix: Any, extra: dict[str, Any]) -> None:
+        """Nothing: objectives with groups, or with an upper end, are not served."""
 
     def start(self, model: bytes, train: Any, matrices: list[tuple[Any, str]], ring: Ring) -> None:
         """Begins with a model, or with none. Ranks meet at ports that each of them has found free. Raises Problem."""
@@ -219,7 +222,7 @@ class Engine:
     def importance(self, rounds: int) -> dict[str, float]:
         """How much each feature matters."""
         booster = lightgbm.Booster(model_str=self.model(rounds).decode())
-        names = self.features.columns or [f"f{at}" for at in range(self.features.width)]
+        names = [name for name, _ in self.features.inputs] or [f"f{at}" for at in range(self.features.width)]
         scores = booster.feature_importance("gain")
         return {name: float(score) for name, score in zip(names, scores, strict=False) if score}
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy
 import scipy.sparse
 import skops.io
-from _columns import Features, Target
+from _columns import OF_XGBOOST, Features, Target
 from _common import Problem
 from _ring import Ring, first_line
 from sklearn import __version__ as version
@@ -41,6 +41,7 @@ TREES = {
     "eta", "gamma", "max_depth", "max_leaves", "grow_policy", "min_child_weight", "max_delta_step", "subsample", "max_bin",
     "colsample_bytree", "colsample_bylevel", "colsample_bynode", "num_parallel_tree", "tree_method", "rate_drop", "booster",
     "early_stopping_rounds", "min_data_in_leaf", "bagging_freq", "huber_slope", "base_score",
+    *OF_XGBOOST,
 }  # fmt: skip
 
 
@@ -101,6 +102,9 @@ class Engine:
         """Rows as scikit-learn takes them."""
         return features.astype(numpy.float64), labels.astype(numpy.float64), weights
 
+    def mark(self, matrix: Any, extra: dict[str, Any]) -> None:
+        """Nothing: objectives with groups, or with an upper end, are not served."""
+
     def start(self, model: bytes, train: Any, matrices: list[tuple[Any, str]], ring: Ring) -> None:
         """Begins with a model, or with none. Raises Problem."""
         self.train = train
@@ -133,7 +137,7 @@ class Engine:
         scale, centre = self.taken.scale, self.taken.centre
         if scipy.sparse.issparse(features):
             return StandardScaler(with_mean=False, with_std=scale)
-        of_text = [at for at, name in enumerate(self.features.columns) if name in self.features.categories]
+        of_text = self.features.of_text
         numbers = [at for at in range(features.shape[1]) if at not in of_text]
         ways = []
         if numbers:
@@ -194,7 +198,7 @@ class Engine:
         size = numpy.abs(numpy.atleast_2d(self.fitted[-1].coef_)).max(axis=0)
         if isinstance(self.fitted[0], StandardScaler):
             return {f"f{at}": float(value) for at, value in enumerate(size)}
-        names = self.features.columns
+        names = [name for name, _ in self.features.inputs]
         found: dict[str, float] = {}
         for way, value in zip(self.fitted[0].get_feature_names_out(), size, strict=True):
             column = names[int(way.partition("__")[2][1:].partition("_")[0])]

@@ -14,19 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import _measures
+import _told
 import numpy
+from _cells import NOT_ONE, ROWS
 from _columns import Features, Target
-from _common import Problem, checkpoint_folder, in_job, piped, previous_model, said_of, whole_file, write_json
+from _common import Problem, checkpoint_folder, in_job, looked, note, piped, previous_model, said_of, whole_file, write_json
 from _ring import Ring, first_line
-from _tables import CONTENT_TYPES, How, Table, files_of, read_files
+from _tables import CONTENT_TYPES, How, Table, files_of, grouped, read_files
 
 import trainshed
 from trainshed import metrics
 from trainshed.checkpoint.guard import Guard, usual_copies
 
-HIGHER_IS_BETTER = ("auc", "aucpr", "map", "ndcg", "pre")
 REPEATED = 10  # rounds that a resumed job with random parts may repeat, or a tenth of what is done
 PROGRAMS = ("tabular", "linear")  # that write models here
+ABOUT = {"xgboost": ".model.json"}  # else model.json; the platform's serving image loads each visible file as a model
 BARS = 20  # features in the picture of their importance
 
 
@@ -63,6 +66,9 @@ class Engine(Protocol):
             plain: not to be trained on.
         """
 
+    def mark(self, matrix: Any, extra: dict[str, Any]) -> None:
+        """Says what `Table.extra` has of the rows; of libraries that serve objectives with it."""
+
     def start(self, model: bytes, train: Any, matrices: list[tuple[Any, str]], ring: Ring) -> None:
         """Begins with a model, or with none (b""). Raises Problem."""
 
@@ -98,8 +104,8 @@ class Data:
     validation: Table | None
     test: Table | None
 
-    def __init__(self, hp: Namespace) -> None:
-        """Reads the channels. Raises Problem."""
+    def __init__(self, hp: Namespace, before: str = "") -> None:
+        """Reads the channels. before: the objective of the model to go on from. Raises Problem."""
         if not hp.train:
             raise Problem("the job has no channel train" if in_job() else "give --train FILE or FOLDER, or a channel train")
         self.sharded = (
@@ -109,10 +115,34 @@ class Data:
         )
         hp.sharded = self.sharded
         self.train = read_channel(hp, hp.train, None, "train", "training")
+        if self.train.rows < 2 and not self.sharded:
+            raise Problem("the channel train has one row: there is nothing to learn from")
+        hp.objective = hp.objective or self._objective(before)
         self.validation = read_channel(hp, hp.validation, self.train, "validation") if hp.validation else None
         self.test = read_channel(hp, hp.test, self.train, "test") if hp.test else None
         if self.validation is None and hp.validation_fraction:
+            if "group" in self.train.extra:
+                raise Problem("validation_fraction would divide groups of rows: add a channel validation")
             self.train, self.validation = held_out(self.train, hp.validation_fraction, hp.seed)
+
+    def _objective(self, before: str) -> str:
+        """What is learnt if nobody says it: classes if the target is text. Raises Problem."""
+        table = self.train
+        if before or table.target.dtype != object:
+            return before or "reg:squarederror"
+        count = len(set(table.target.tolist()))
+        if self.sharded:
+            raise Problem(f"the target ({table.target_name}) is text: give the objective, binary:logistic or multi:softprob")
+        if table.rows >= ROWS and count > NOT_ONE * table.rows:
+            raise Problem(
+                f"the target ({table.target_name}) is text with {count} different values in {table.rows} rows, hardly "
+                "classes: the hyperparameter target names another column"
+            )
+        if count < 2:
+            raise Problem(f"the target ({table.target_name}) is {table.target[0]!r} in every row: there is nothing to learn")
+        found = "binary:logistic" if count == 2 else "multi:softprob"
+        note(f"the target ({table.target_name}) is text with {count} different values: objective {found}")
+        return found
 
     def digest(self) -> str:
         """Differs where the training data does."""
@@ -129,7 +159,7 @@ class Data:
     def mean(self, hp: Namespace, of: Features | None, target: Target | None) -> tuple[Features, Target]:
         """What the columns of the training data mean, or those of a model to go on from. Raises Problem."""
         values = Target.values(self.train, hp.objective)
-        features = of or Features.of(self.train)
+        features = of or Features.of(self.train, hp.categorical_columns or ())
         features.check(self.train, "the channel train")
         for name, table in (("validation", self.validation), ("test", self.test)):
             if table is not None:
@@ -146,9 +176,37 @@ def read_channel(hp: Namespace, path: str, like: Table | None, *names: str) -> T
         raise Problem(f"{what} is in Pipe mode, and rows are wanted all at once: use FastFile or File")
     columns = tuple(like.columns) if like is not None and like.named else None
     texts = () if like is None else tuple(name for name, values in like.columns.items() if values.dtype == object)
-    way = how(hp, columns, said_of(*names), texts)
+    facts = said_of(*names)
+    size = parameter_of(facts, "label_size")
+    if size not in ("", "1"):
+        raise Problem(f"{what}: ContentType: label_size={size}: a row has one target: give label_size=1, or leave it out")
+    way = how(hp, columns, facts, texts)
     text_target = like is not None and like.target is not None and like.target.dtype == object
-    return read_files(files_of(path, what), replace(way, text_target=text_target), what)
+    second = way.second_weighs and like is None  # of train alone, as the platform has it
+    table = read_files(files_of(path, what), replace(way, text_target=text_target, second_weighs=second), what)
+    _check_ranking(hp, table, what)
+    return grouped(table)
+
+
+def parameter_of(facts: dict[str, str], name: str) -> str:
+    """What a channel's content type says beside its kind: `text/csv;label_size=1`."""
+    parameters = facts.get("ContentType", "").lower().replace(" ", "").split(";")[1:]
+    return dict(part.partition("=")[::2] for part in parameters).get(name, "")
+
+
+def _check_ranking(hp: Namespace, table: Table, what: str) -> None:
+    ranks = (hp.objective or "").startswith("rank:")
+    if ranks and "group" not in table.extra:
+        raise Problem(f"{what} has no groups: {hp.objective} needs qid in libsvm, or the hyperparameter group")
+    if not ranks and "group" in table.extra:
+        raise Problem(f"{what} has groups of rows, and only objective rank:pairwise, rank:ndcg and rank:map use them")
+    if ranks and table.weights is not None:
+        raise Problem(f"{what}: rows are weighed, and {hp.objective} weighs groups: leave weights out")
+    if "upper" in table.extra and hp.objective != "survival:aft":
+        raise Problem("target_upper is of survival:aft: leave it out, or set objective to it")
+    wrong = numpy.flatnonzero(table.extra["upper"] < table.target).tolist() if "upper" in table.extra else []
+    if wrong:
+        raise Problem(f"{table.place(wrong[0])}: {hp.target_upper} is below the target")
 
 
 def how(
@@ -164,7 +222,9 @@ def how(
         labelled=labelled,
         columns=columns,
         content=CONTENT_TYPES.get(facts.get("ContentType", "").partition(";")[0].strip().lower(), ""),
-        classes=hp.objective.startswith(("binary:", "multi:")),
+        group=hp.group or "",
+        upper=hp.target_upper or "",
+        classes=(hp.objective or "").startswith(("binary:", "multi:")),
     )
 
 
@@ -177,6 +237,20 @@ def held_out(table: Table, fraction: float, seed: int) -> tuple[Table, Table]:
     return table.take(numpy.sort(order[count:])), table.take(numpy.sort(order[:count]))
 
 
+Known = tuple[Data, Features, Target]
+
+
+def read(hp: Namespace, ring: Ring, previous: Model | None = None) -> Known:
+    """The channels, and what their columns mean, which is told. Raises Problem."""
+    data = Data(hp, previous.target.objective if previous else "")
+    if previous and previous.target.objective != hp.objective:
+        raise Problem(f"the model to go on from has the objective {previous.target.objective}, not {hp.objective}")
+    features, target = data.mean(hp, *((previous.features, previous.target) if previous else (None, None)))
+    fields = _told.fields_of(data.train, features, target)
+    _told.say(hp, "the channel train", data.train.rows, fields, ring.leads)
+    return data, features, target
+
+
 # --- training -----------------------------------------------------------------------------------------------------------
 
 
@@ -187,8 +261,10 @@ class Training:
     mark: rounds, state and history of the last moment that a resumed job can go on from to the same end.
     """
 
-    def __init__(self, hp: Namespace, ring: Ring, engine: Engine, program: str = "tabular") -> None:
-        self.hp, self.ring, self.engine, self.program = hp, ring, engine, program
+    def __init__(
+        self, hp: Namespace, ring: Ring, engine: Engine, program: str = "tabular", known: Known | None = None
+    ) -> None:
+        self.hp, self.ring, self.engine, self.program, self.known = hp, ring, engine, program, known
         trouble = ""
         try:
             self._prepare()
@@ -199,25 +275,39 @@ class Training:
         self._meet()
         self.history: dict[str, list[float]] = {}
         self.mark: tuple[int, bytes, dict[str, list[float]]] | None = None
-        folder = checkpoint_folder(hp.checkpoint_dir)
-        self.guard = Guard(str(folder or ""), usual_copies(str(folder)) if folder else "", ranks=ring)
+        self.guard = self.guarded()
         self._restore()
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """More for model.json."""
+        return {}
+
+    def guarded(self) -> Guard:
+        """What saves checkpoints and hears of a stop."""
+        folder = checkpoint_folder(self.hp.checkpoint_dir)
+        return Guard(str(folder or ""), usual_copies(str(folder)) if folder else "", ranks=self.ring)
 
     def _prepare(self) -> None:
         """What a rank does alone: reads, and makes the bins of columns that it knows all rows of. Raises Problem."""
         hp = self.hp
         before = previous_model(hp.previous_model)
         self.previous = Model(before, self.engine.name, self.engine.file) if before else None
-        self.data = Data(hp)
-        known = (self.previous.features, self.previous.target) if self.previous else (None, None)
         if self.previous and not self.engine.continues:
             raise Problem(f"library {self.engine.name} does not go on from a model: leave out the channel model")
-        if self.previous and self.previous.target.objective != hp.objective:
-            raise Problem(f"the model to go on from has the objective {self.previous.target.objective}, not {hp.objective}")
-        self.features, self.target = self.data.mean(hp, *known)
+        self.data, self.features, self.target = self.known or read(hp, self.ring, self.previous)
         self.engine.prepare(hp, self.target, self.features, self.ring)
+        if hp.check_data:
+            self._labels()
         # Before ranks meet: afterwards libraries would make bins out of all ranks' rows, and others than one rank does.
         self.train = None if self.data.sharded else self._matrix(self.data.train, numpy.arange(self.data.train.rows))
+
+    def _labels(self) -> None:
+        """Looks at each label, as the libraries do later. Raises Problem, and Looked at the end."""
+        for table in (self.data.train, self.data.validation, self.data.test):
+            if table is not None:
+                self.target.labels(table, numpy.arange(table.rows))
+        looked(self.hp)
 
     def _meet(self) -> None:
         """What ranks do together before training. Raises Problem."""
@@ -263,9 +353,14 @@ class Training:
     def _matrix(self, table: Table, rows: Any, bins_of: Any = None, plain: bool = False) -> Any:
         """These rows as the library takes them. Raises Problem."""
         weights = None if table.weights is None else table.weights[rows]
-        return self.engine.matrix(
-            self.features.matrix(table, rows), self.target.labels(table, rows), weights, bins_of, plain
-        )
+        labels = self.target.labels(table, rows)
+        made = self.engine.matrix(self.features.matrix(table, rows), labels, weights, bins_of, plain)
+        extra = {name: values[rows] for name, values in table.extra.items()}
+        if self.target.objective == "survival:aft":
+            extra.setdefault("upper", labels)
+        if extra:
+            self.engine.mark(made, extra)
+        return made
 
     # --- where it stands
 
@@ -349,6 +444,8 @@ class Training:
                 self.checkpoint(reason)
             stopped = self.guard.stopping
         self.finish(stopped)
+        if self.guard.folder and not stopped:
+            self.checkpoint("")  # so that more rounds go on from here
         if stopped:
             self.guard.answer(self.guard.saved_step)
         self.guard.close()
@@ -367,9 +464,7 @@ class Training:
     def measure(self) -> None:
         """Evaluates the round that was made last; raises Problem for what is not a number."""
         values = self.engine.measured(self.matrices, self.round - 1)
-        shown = "".join(f"\t{name}:{value:.6g}" for name, value in values.items())
-        self.ring.say(f"[{self.round - 1}]{shown}")  # the platform's logs show a tab as #011
-        self.log({name.replace("-", ":", 1): value for name, value in values.items()}, self.round)
+        self.show(values, self.round)
         for name, value in values.items():
             self.history.setdefault(name, []).append(value)
             if not math.isfinite(value):
@@ -378,6 +473,12 @@ class Training:
                     f"{name} is {value:g} after round {self.round}: lower eta ({self.hp.eta:g}), or look whether the rows "
                     f"can be measured by {which} (auc needs rows of both classes)"
                 )
+
+    def show(self, values: dict[str, float], rounds: int) -> None:
+        """Prints and keeps what is measured after so many rounds."""
+        shown = "".join(f"\t{name}:{value:.6g}" for name, value in values.items())
+        self.ring.say(f"[{rounds - 1}]{shown}")  # the platform's logs show a tab as #011
+        self.log({name.replace("-", ":", 1): value for name, value in values.items()}, rounds)
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Keeps metrics where a job does."""
@@ -390,7 +491,7 @@ class Training:
             return None
         name, values = list(self.history.items())[-1]
         metric = name.partition("-")[2].partition("@")[0]
-        better = max if metric in HIGHER_IS_BETTER else min
+        better = max if metric in _measures.HIGHER_IS_BETTER else min
         return values.index(better(values))
 
     def settled(self) -> bool:
@@ -414,9 +515,12 @@ class Training:
             ring.say(" ".join(f"{name}:{value:.6g}" for name, value in values.items()))
             self.log({name.replace("-", ":", 1): value for name, value in values.items()}, self.round)
             results |= {name.replace("-", "_", 1): value for name, value in values.items()}
+        if stopped and hp.save_model_on_termination is False:
+            ring.say("stopped: no model is written (save_model_on_termination is false)")
+            return
         if ring.rank == 0:
             trained = {"rounds": rounds, "finished": not stopped, "world_size": ring.world_size, "rows": self.rows}
-            self._write(rounds, {"trained": trained, "metrics": results})
+            self._write(rounds, {"trained": trained, "metrics": results, **self.more})
         ring.gather(0)  # nobody leaves before the model is there
         ring.say(f"model: {hp.model_dir}")
 
@@ -435,7 +539,12 @@ class Training:
             "fingerprint": self.facts["training data"],
             **results,
         }
-        write_json(Path(hp.model_dir) / "model.json", about)
+        described = Path(hp.model_dir) / ABOUT.get(self.engine.name, "model.json")
+        for path in {Path(hp.model_dir) / name for name in (*ABOUT.values(), "model.json")} - {described}:
+            path.unlink(missing_ok=True)  # of an earlier model in this folder
+        write_json(described, about)
+        if described.name != "model.json":
+            write_json(Path(hp.output_data_dir) / "model.json", about)  # where people see it
         write_json(Path(hp.output_data_dir) / "metrics.json", {**results["trained"], **results["metrics"]})
         with whole_file(Path(hp.output_data_dir) / "feature_importance.svg") as path:
             path.write_text(importance_picture(self.engine.importance(rounds), self.engine.kind), encoding="utf-8")
@@ -492,7 +601,7 @@ class Model:
     def __init__(self, folder: str | Path, library: str, file: str) -> None:
         root = Path(folder)
         try:
-            content = json.loads((root / "model.json").read_text(encoding="utf-8"))
+            content = json.loads(about_in(root).read_text(encoding="utf-8"))
             if content["program"] not in PROGRAMS:
                 raise ValueError(f"model.json is one of {content['program']}")
             if library != (theirs := library_of(content)):
@@ -504,6 +613,11 @@ class Model:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Problem(f"{root} holds no model of tabular: {first_line(error)}") from error
         self.hyperparameters = content["hyperparameters"]
+
+
+def about_in(folder: Path) -> Path:
+    """The file that says what a folder's model is; that of earlier versions was visible."""
+    return next((path for name in ABOUT.values() if (path := folder / name).is_file()), folder / "model.json")
 
 
 def library_of(content: dict[str, Any]) -> str:

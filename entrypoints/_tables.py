@@ -18,15 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import _cells
+import _dates
+import _separated
 import numpy
-from _cells import LEAVE_OUT, MISSING, number, shown
-from _common import Problem, folder
+from _cells import MISSING, number, shown
+from _common import LEAVE_OUT, Problem, folder, note
 
 LARGEST = float(numpy.finfo(numpy.float32).max)
 WIDEST = 10_000_000  # columns of a sparse file; more are a mistake in an index, not data
 MOST_NUMBERS = 0.5  # a column of text with more numbers than this part of it is one of numbers with a mistake
 ENDINGS = {
-    ".csv": "csv", ".libsvm": "libsvm", ".svm": "libsvm", ".svmlight": "libsvm", ".parquet": "parquet", ".pq": "parquet",
+    ".csv": "csv", ".tsv": "csv",
+    ".libsvm": "libsvm", ".svm": "libsvm", ".svmlight": "libsvm", ".parquet": "parquet", ".pq": "parquet",
     ".pbr": "recordio", ".rec": "recordio", ".recordio": "recordio",
 }  # fmt: skip
 CONTENT_TYPES = {
@@ -46,7 +49,8 @@ class How:
     columns: names of the features that there have to be; None: any. content: the format, "" by the file.
     bare: whether all columns are features. numeric: whether features can be nothing but numbers, so that it is no way out
     to leave a cell empty or to make a column text. names: whether all features are names. classes: whether the target's
-    values are; text_target: whether they are text even if all are numbers.
+    values are; text_target: whether they are text even if all are numbers. group, upper: names of columns that are no
+    features: whose rows of one value are ranked together, and the upper end of what the target begins.
     """
 
     target: str = ""
@@ -62,11 +66,13 @@ class How:
     names: bool = False
     classes: bool = False
     text_target: bool = False
+    group: str = ""
+    upper: str = ""
 
     @property
     def asked(self) -> set[str]:
         """Names of columns that must be there."""
-        return {self.target, self.weight, *self.text, *self.ignored, *(self.columns or ())} - {""}
+        return {self.target, self.weight, self.group, self.upper, *self.text, *self.ignored, *(self.columns or ())} - {""}
 
 
 @dataclass
@@ -75,7 +81,7 @@ class Table:
 
     columns: name -> array of float64 or of objects, one a row; {} where they are `sparse`, a csr matrix of scipy.
     target: float64 or objects; None without. weights: float64, or None. named: whether the columns have names of their own.
-    origins: (file, rows) of which it is made, in order.
+    origins: (file, rows) of which it is made, in order. extra: `group` and `upper` of `How`, where there are any.
     """
 
     rows: int
@@ -86,6 +92,7 @@ class Table:
     weights: Any = None
     named: bool = False
     origins: tuple[tuple[str, int], ...] = field(default=())
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def take(self, rows: Any) -> Table:
         """These rows, by an array of positions."""
@@ -97,6 +104,7 @@ class Table:
             self.target_name,
             None if self.weights is None else self.weights[rows],
             self.named,
+            extra={name: values[rows] for name, values in self.extra.items()},
         )
 
     def place(self, row: int) -> str:
@@ -128,10 +136,11 @@ def read_files(paths: Sequence[str], how: How, what: str) -> Table:
     tables = [table for path in paths if (table := _read(path, how)).rows]
     if not tables:
         raise Problem(f"{what} has no rows: {', '.join(paths[:3])}{' ...' * (len(paths) > 3)}")
-    return _joined(tables)
+    return joined(tables)
 
 
-def _joined(tables: list[Table]) -> Table:
+def joined(tables: list[Table]) -> Table:
+    """Tables one after another. Raises Problem where they do not go together."""
     first = tables[0]
     if len(tables) == 1:
         return first
@@ -144,6 +153,8 @@ def _joined(tables: list[Table]) -> Table:
             raise Problem(f"{there}: {_difference(list(table.columns), list(first.columns))} {here}")
         if (table.weights is None) != (first.weights is None):
             raise Problem(f"of {here} and {there} one has weights and the other has not")
+        if set(table.extra) != set(first.extra):
+            raise Problem(f"of {here} and {there} one has groups of rows and the other has not")
     sparse = None
     if first.sparse is not None:
         from scipy.sparse import vstack
@@ -159,6 +170,7 @@ def _joined(tables: list[Table]) -> Table:
         None if first.weights is None else numpy.concatenate([table.weights for table in tables]),
         first.named,
         tuple(origin for table in tables for origin in table.origins),
+        {name: numpy.concatenate([table.extra[name] for table in tables]) for name in first.extra},
     )
 
 
@@ -167,7 +179,10 @@ def _of_parts(name: str, tables: list[Table], parts: list[Any]) -> Any:
     places = [table.origins[0][0] for table in tables]
     kinds = {part.dtype == object: place for place, part in zip(places, parts, strict=True) if has_values(part)}
     if len(kinds) == 2:
-        raise Problem(f"{name} is text in {kinds[True]}, and numbers in {kinds[False]}")
+        raise Problem(
+            f"{name} is text in {kinds[True]}, and numbers in {kinds[False]}: mend the cells, or name the column in "
+            "categorical_columns"
+        )
     if True in kinds:
         parts = [part if part.dtype == object else numpy.full(len(part), None, object) for part in parts]
     else:
@@ -241,33 +256,53 @@ def _stream(path: str) -> Any:
 
 
 def _read_csv(path: str, how: How) -> Table:
-    import pyarrow
-    from pyarrow import csv as reader
+    def opened() -> Any:
+        return _stream(path)
 
     try:
-        with _stream(path) as stream:
-            line = _first_line(stream)
-        if not line:
-            return Table(0, {}, origins=((path, 0),))
-        generic = [f"f{index}" for index in range(len(line))]
-        with _stream(path) as stream:
-            table = reader.read_csv(
-                stream,
-                read_options=reader.ReadOptions(column_names=generic, use_threads=False),
-                parse_options=reader.ParseOptions(newlines_in_values=True),
-                convert_options=reader.ConvertOptions(
-                    column_types=dict.fromkeys(generic, pyarrow.string()), null_values=MISSING, strings_can_be_null=True
-                ),
-            )
-    except (pyarrow.ArrowException, UnicodeDecodeError, csv.Error) as error:
+        try:
+            form = _separated.form_of(path, opened)
+            table = _cells_of(path, form)
+        except UnicodeDecodeError:
+            form = _separated.form_of(path, opened, _separated.guessed(path, opened))
+            table = _cells_of(path, form)
+    except (UnicodeDecodeError, csv.Error) as error:
         raise Problem(f"{path}: {_reason(error)}") from error
-    below = table.slice(1)
+    if table is None:
+        return Table(0, {}, origins=((path, 0),))
+    line, below = list(form.line), table.slice(1)
     if _cells.is_header(path, line, below, how.asked, how.bare):
         below = _cells.named(path, below.rename_columns(line), how.asked)
         if how.second_weighs and not how.weight:
             how = _with(how, how.target, below.column_names[1])
         return _table(path, below, how, True)
     return _without_names(path, table, how)
+
+
+def _cells_of(path: str, form: _separated.Form) -> Any:
+    """All cells as an arrow table of texts, its first line too; None without any. Raises Problem, UnicodeDecodeError."""
+    import pyarrow
+    from pyarrow import csv as reader
+
+    if not form.line:
+        return None
+    generic = [f"f{index}" for index in range(len(form.line))]
+    try:
+        with _stream(path) as stream:
+            return reader.read_csv(
+                stream,
+                read_options=reader.ReadOptions(
+                    column_names=generic, use_threads=False, skip_rows=form.skip, encoding=form.encoding.removesuffix("-sig")
+                ),
+                parse_options=reader.ParseOptions(newlines_in_values=True, delimiter=form.separator),
+                convert_options=reader.ConvertOptions(
+                    column_types=dict.fromkeys(generic, pyarrow.string()), null_values=MISSING, strings_can_be_null=True
+                ),
+            )
+    except pyarrow.ArrowException as error:
+        if "UTF8" in str(error):
+            raise UnicodeDecodeError("utf-8", b"", 0, 1, _reason(error)) from error
+        raise Problem(f"{path}: {_reason(error)}") from error
 
 
 def _without_names(path: str, table: Any, how: How) -> Table:
@@ -281,13 +316,6 @@ def _without_names(path: str, table: Any, how: How) -> Table:
     table = table.rename_columns([f"f{features.index(name)}" if name in features else f"#{name}" for name in found])
     how = _with(how, f"#{target}" if target else "", f"#{weight}" if weight else "")
     return _table(path, table, how, False, f"column {at + 1}")
-
-
-def _first_line(stream: Any) -> list[str]:
-    """Cells of the first line that has any. Raises UnicodeDecodeError and csv.Error."""
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    cells = next((cells for cells in csv.reader(text, strict=True) if cells), [])
-    return [cell.strip() for cell in cells]
 
 
 def _reason(error: Exception) -> str:
@@ -325,7 +353,7 @@ def _table(path: str, table: Any, how: How, named: bool, target_said: str = "") 
     weight = how.weight if how.weight in found else ""
     if how.weight and how.labelled and not weight:
         raise Problem(f"{path}: there is no column {how.weight!r} of weights; there are {_some(found)}")
-    features = [name for name in found if name not in (target, weight, *how.ignored)]
+    features = [name for name in found if name not in (target, weight, how.group, how.upper, *how.ignored)]
     if how.columns is not None:
         absent = [name for name in how.columns if name not in features]
         if absent:
@@ -345,7 +373,42 @@ def _table(path: str, table: Any, how: How, named: bool, target_said: str = "") 
             raise Problem(f"{path}, row {missing + 1}: the target ({said}) is missing")
     if weights is not None:
         _check_weights(path, weights)
-    return Table(table.num_rows, columns, None, wanted, said if target else "", weights, named, ((path, table.num_rows),))
+    extra = _extra(path, table, how) if how.labelled else {}
+    return Table(
+        table.num_rows, columns, None, wanted, said if target else "", weights, named, ((path, table.num_rows),), extra
+    )
+
+
+def _extra(path: str, table: Any, how: How) -> dict[str, Any]:
+    """What is said of rows beside features, target and weight. Raises Problem."""
+    found = {}
+    for role, name in (("group", how.group), ("upper", how.upper)):
+        if name and name not in table.column_names:
+            raise Problem(f"{path}: there is no column {name!r}; there are {_some(table.column_names)}")
+        if name:
+            column = table.column(name)
+            found[role] = _cells.names(path, column, name) if role == "group" else _column(path, column, name, False)
+    if (uppers := found.get("upper")) is not None:
+        if uppers.dtype == object:
+            raise Problem(f"{path}: {how.upper} is text: the upper end is a number, or empty where there is none")
+        found["upper"] = numpy.where(numpy.isnan(uppers), numpy.inf, uppers)
+    return found
+
+
+def grouped(table: Table) -> Table:
+    """The table with groups as numbers. Raises Problem where rows of one are apart."""
+    if "group" not in table.extra:
+        return table
+    numbers: dict[Any, int] = {}
+    made = numpy.empty(table.rows, numpy.int64)
+    before = None
+    for row, name in enumerate(table.extra["group"].tolist()):
+        if name is None:
+            raise Problem(f"{table.place(row)}: the row has no group")
+        if name != before and name in numbers:
+            raise Problem(f"{table.place(row)}: the group {name} goes on here, after others: sort the rows by group")
+        before, made[row] = name, numbers.setdefault(name, len(numbers))
+    return replace(table, extra={**table.extra, "group": made})
 
 
 def _check_weights(path: str, weights: Any) -> None:
@@ -362,10 +425,19 @@ def _first(wrong: Any) -> int | None:
 
 def _target(path: str, column: Any, name: str, how: How) -> Any:
     """The target: of classes too long to be exact as numbers, texts. Raises Problem."""
-    if how.text_target:
+    if how.text_target or (how.classes and _cells.has_leading_zeros(path, _cells.plain(column), name)):
         return _cells.names(path, column, name)
     values = _column(path, column, name, False, advise=False, apart=not how.classes)
+    if not how.classes and values.dtype == object:
+        _refuse_odd(path, values, name)
     return _cells.names(path, column, name) if how.classes and values.dtype != object and _cells.is_large(values) else values
+
+
+def _refuse_odd(path: str, values: Any, name: str) -> None:
+    """Raises Problem for the first text of a target that is a number in most rows."""
+    odd = [row for row, value in enumerate(values) if value is not None and number(value) is None]
+    if odd and len(odd) < (1 - MOST_NUMBERS) * len(values):
+        raise Problem(f"{path}, row {odd[0] + 1}: the target ({name}) is {shown(values[odd[0]])}, and a number in most rows")
 
 
 def _numbers(path: str, column: Any, name: str, as_text: bool) -> Any:
@@ -387,6 +459,8 @@ def _column(path: str, column: Any, name: str, as_text: bool, advise: bool = Tru
     if as_text:
         return _cells.names(path, column, name)
     column = _cells.plain(column)
+    if _cells.is_time(column) or (advise and _cells.has_leading_zeros(path, column, name)):
+        return _cells.names(path, column, name)
     values = _of_texts(path, column, name, advise) if _cells.is_text(column) else _of_numbers(path, column, name, advise)
     if apart and values.dtype != object:
         _cells.require_apart(path, name, column, values, "categorical_columns takes names" if advise else LEAVE_OUT)
@@ -414,12 +488,14 @@ def _of_texts(path: str, column: Any, name: str, advise: bool) -> Any:
     wrong = next((row for row, value in enumerate(numbers) if value is None), None)
     if wrong is None:  # `+3`, which pyarrow does not take
         return _finite(path, name, numpy.array(numbers, numpy.float64), advise)
+    if (commas := _cells.with_commas(path, name, values)) is not None:
+        return _finite(path, name, commas, advise)
     if numbers.count(None) < (1 - MOST_NUMBERS) * sum(value is not None for value in values) and advise:
         raise Problem(
             f"{path}, row {wrong + 1}: {name} is {shown(values[wrong])}, and a number in most rows; "
             "name the column in categorical_columns if it is meant so"
         )
-    if advise and (row := _cells.spelled(values)) is not None:
+    if advise and not _dates.begins(values) and (row := _cells.spelled(values)) is not None:
         raise Problem(
             f"{path}, row {row + 1}: {name} is {shown(values[row])}, a number with a sign or separators: write it as in "
             f"-1234.5, or name the column in categorical_columns ({LEAVE_OUT})"
@@ -462,6 +538,8 @@ def _read_libsvm(path: str, how: How) -> Table:
     data: list[float] = []
     indices: list[int] = []
     ends = [0]
+    groups: list[str] = []
+    empty = 0
     for row, words in _lines(path):
         where = f"{path}, row {row}"
         if not how.labelled and ":" in words[0]:
@@ -476,9 +554,13 @@ def _read_libsvm(path: str, how: How) -> Table:
         last = -1
         for word in words[1:]:
             index, colon, cell = word.partition(":")
-            value = number(cell) if colon else None
             if index == "qid":
-                raise Problem(f"{where}: {shown(word)}: groups of rows (ranking) are not served")
+                groups.append(cell)
+                continue
+            if colon and not cell and index.isdigit():  # `8:`
+                empty += 1
+                continue
+            value = number(cell) if colon else None
             if value is None or not (index.isascii() and index.isdigit()):
                 raise Problem(f"{where}: {shown(word)} is not index:value")
             if not last < int(index) < WIDEST:
@@ -493,12 +575,16 @@ def _read_libsvm(path: str, how: How) -> Table:
         raise Problem(f"{path}: {len(weights)} of {len(targets)} rows have a weight")
     if weights:
         _check_weights(path, numpy.array(weights))
+    if groups and len(groups) != len(targets):
+        raise Problem(f"{path}: {len(groups)} of {len(targets)} rows have a qid")
+    if empty:
+        note(f"{path}: {empty} cells are an index without a value, as 8: is, and count as missing")
     matrix = csr_matrix(
         (numpy.array(data, numpy.float32), indices, ends), shape=(len(targets), max(indices, default=-1) + 1)
     )
     return Table(
         len(targets), {}, matrix, numpy.array(targets), "", numpy.array(weights) if weights else None, False,
-        ((path, len(targets)),),
+        ((path, len(targets)),), {"group": _cells.objects(groups)} if groups and how.labelled else {},
     )  # fmt: skip
 
 

@@ -28,8 +28,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 import _from_weights
+import _told
 from _instructions import split
-from _pairs import Related, form, load
+from _pairs import FORMS, Related, form, load
 
 PARTS = ("train", "validation", "test")
 RATES = {"pretrained": 2e-5, "scratch": 1e-3}
@@ -60,9 +61,19 @@ def load_data(hp: Namespace) -> dict[str, list[Related]]:
             raise Problem(f"the channel {part}: {other.where}: is one of {form(other)}, and train begins with {first}")
     if len(parts["train"]) < 2:
         raise Problem("the channel train has one example alone: there is nothing to tell it from")
+    _told.say(hp, "the channel train", len(parts["train"]), fields_of(parts["train"]))
     if not parts["validation"]:
         parts["train"], parts["validation"] = split(parts["train"], hp.validation_fraction, hp.seed)
     return parts
+
+
+def fields_of(rows: Sequence[Related]) -> list[_told.Field]:
+    """What examples hold, and what becomes of it."""
+    scores = [row.score for row in rows if row.score is not None]
+    names = FORMS[bool(scores)]
+    each = zip(*(row.texts for row in rows), strict=True)
+    made = [_told.texts(name, texts, "tokens") for name, texts in zip(names, each, strict=False)]
+    return [*made, _told.numbers("score", scores, "how alike they are to be")] if scores else made
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ Hyperparameters and data are checked before torch is loaded.
 
 from __future__ import annotations
 
-from _common import Parser, Problem, World, in_job, previous_model, require_libraries, run
+from _common import Parser, Problem, World, in_job, looked, previous_model, require_libraries, run
 
 from trainshed.checkpoint import listen
 
@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import _instructions
+import _told
 
 RATES = {("sft", "lora"): 2e-4, ("sft", "full"): 2e-5, ("dpo", "lora"): 2e-5, ("dpo", "full"): 2e-6}
 PARTS = ("train", "validation", "test")
@@ -73,6 +74,7 @@ def load_data(hp: Namespace) -> dict[str, list[Any]]:
         part: _instructions.load(path, f"the channel {part}", hp.objective, hp.prompt_format) if path else []
         for part, path in ((part, getattr(hp, part)) for part in PARTS)
     }
+    _told.say(hp, "the channel train", len(data["train"]), _instructions.fields_of(data["train"]))
     if not data["validation"]:
         data["train"], data["validation"] = _instructions.split(data["train"], hp.validation_fraction, hp.seed)
     return data
@@ -90,9 +92,11 @@ def main() -> None:
 
         _answers.answer(hp, model)
         return
-    if model is None:
+    if model is None and not hp.check_data:
         raise Problem("there is no model to start from: add a channel model, or give --model, a folder or a name on the hub")
     data = load_data(hp)
+    looked(hp)
+    assert model is not None
     import _tuning
 
     world = World.join(hp.device)

@@ -16,7 +16,7 @@ loaded.
 
 from __future__ import annotations
 
-from _common import Parser, Problem, World, in_job, require_libraries, run
+from _common import Parser, Problem, World, in_job, looked, require_libraries, run
 
 from trainshed.checkpoint import listen
 
@@ -32,6 +32,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
+import _told
 from _series import Series, frequency, load
 
 PARTS = ("train", "validation", "test")
@@ -107,6 +108,27 @@ def load_data(hp: Namespace) -> dict[str, list[Series]]:
     return parts
 
 
+def fields_of(rows: Sequence[Series]) -> list[_told.Field]:
+    """What series hold, and what becomes of it."""
+    starts = [row.start for row in rows]
+    span = f"{min(starts):%Y-%m-%d %H:%M} to {max(starts):%Y-%m-%d %H:%M}"
+    steps = [len(row.target) for row in rows]
+    length = f"what is forecast, {min(steps):,} to {max(steps):,} steps a series"
+    made = [
+        _told.Field("start", "date", len(starts), len(set(starts)), 0, span, "time features"),
+        _told.numbers("target", (value for row in rows for value in row.target), length),
+    ]
+    sizes = max(len(row.cat) for row in rows)
+    made += [
+        _told.numbers(f"cat[{at}]", (row.cat[at] for row in rows if at < len(row.cat)), "category") for at in range(sizes)
+    ]
+    wide = max(len(row.features) for row in rows)
+    for at in range(wide):
+        values = (value for row in rows if at < len(row.features) for value in row.features[at])
+        made.append(_told.numbers(f"dynamic_feat[{at}]", values, "number at each step"))
+    return made
+
+
 def known(values: Sequence[float]) -> bool:
     """Whether a value is not missing."""
     return any(not math.isnan(value) for value in values)
@@ -151,6 +173,8 @@ def main() -> None:
         _forecaster.predict(hp)
         return
     parts = load_data(hp)
+    _told.say(hp, "the channel train", len(parts["train"]), fields_of(parts["train"]))
+    looked(hp)
     import _forecaster
 
     world = World.join(hp.device)

@@ -24,6 +24,7 @@ from _common import (
     checkpoint_folder,
     folder,
     in_job,
+    looked,
     piped,
     previous_model,
     run,
@@ -50,6 +51,7 @@ from typing import Any
 import _images
 import _listed
 import _networks
+import _told
 import numpy
 import torch
 from _epochs import require_finite
@@ -124,6 +126,16 @@ class Data:
         parts = (self.train, self.validation, self.test)
         counts = "+".join(str(len(part)) if part is not None else "0" for part in parts)  # type: ignore[arg-type]
         return {"images": counts, "shape": self.shape, "classes": len(self.classes), "labels": self.labels}
+
+
+def fields_of(data: Data) -> list[_told.Field]:
+    """What the pictures to learn from are; labels that come in a stream are not counted."""
+    pictures = _told.pictures(len(data.train), _images.shown(data.shape))  # type: ignore[arg-type]
+    labels = getattr(getattr(data.train, "dataset", data.train), "labels", None)
+    if labels is None:
+        return [pictures]
+    kept = labels[getattr(data.train, "indices", slice(None))]
+    return [pictures, _told.labels("label", [data.classes[at] for at in kept.tolist()], f"{len(data.classes)} classes")]
 
 
 def load_data(hp: Namespace, world: World) -> Data:
@@ -469,6 +481,8 @@ class Training:
         self.hp, self.world = hp, world
         previous, source = start_of(hp)
         self.data = load_data(hp, world)
+        _told.say(hp, "the channel train", len(self.data.train), fields_of(self.data))  # type: ignore[arg-type]
+        looked(hp)
         if hp.target_accuracy is not None and self.data.validation is None:
             raise Problem("target_accuracy needs validation data: a channel validation, or validation_fraction above 0")
         world.require_same("the ranks see different data", self.data.summary())

@@ -20,6 +20,7 @@ from _common import (
     checkpoint_folder,
     folder,
     in_job,
+    looked,
     piped,
     previous_model,
     run,
@@ -43,6 +44,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import _told
 import numpy
 import torch
 from _trainer import FiniteTrainer, Reporter, require_finite, require_number, save, settings
@@ -262,6 +264,9 @@ def train(hp: Namespace, world: World) -> None:
     tokenizer = load_tokenizer(hp.tokenizer or (previous and str(previous)))
     bytewise = tokenizer.get_vocab() == byte_tokenizer().get_vocab()
     data, held_out = load_data(hp, encode_bytes if bytewise else encode_with(tokenizer), world)
+    tokens = _told.Field("text", "tokens", len(data.tokens), -1, 0, "", f"{len(data)} sequences of {hp.block_size}")
+    _told.say(hp, "the training text", len(data), [tokens])
+    looked(hp)
     fingerprint = f"{zlib.crc32(data.tokens.tobytes()):08x}"
     world.require_same("the ranks see different data", {"sequences": len(data), "tokens": fingerprint})
     share = world.share_of_batch(hp.batch_size, hp.gradient_accumulation_steps)

@@ -9,7 +9,7 @@ gradients. So hyperparameters about how to get there are taken, and said not to 
 
 from __future__ import annotations
 
-from _common import Parser, Problem, need, run
+from _common import CHECK, Parser, Problem, need, run
 
 from trainshed.checkpoint import CheckpointError, listen
 
@@ -77,7 +77,8 @@ def hyperparameters(argv: Sequence[str]) -> tuple[Namespace, Taken]:
         balanced=hp.balance_multiclass_weights or hp.positive_example_weight_mult == "balanced",
         columns=None if hp.feature_dim == "auto" else hp.feature_dim,
     )
-    return tabular.hyperparameters([f"--{name}={value}" for name, value in told.items() if value is not None]), taken
+    words = [f"--{name}={value}" for name, value in told.items() if value is not None]
+    return tabular.hyperparameters([*words, *([CHECK] if hp.check_data else [])]), taken
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ names are those of the platform's Factorization Machines.
 
 from __future__ import annotations
 
-from _common import Parser, Problem, World, in_job, require_libraries, run
+from _common import Parser, Problem, World, in_job, looked, require_libraries, run
 
 from trainshed.checkpoint import listen
 
@@ -48,15 +48,20 @@ def main() -> None:
     """The command line."""
     hp = hyperparameters(sys.argv[1:])
     require_libraries(__file__)
-    import _recommender
-
     if hp.predict:
+        import _recommender
+
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
         _recommender.predict(hp)
         return
     if not hp.train:
         raise Problem("the job has no channel train" if in_job() else "there is nothing to train on: give --train DIR")
-    data = _recommender.read(hp)
+    import _ratings
+
+    data = _ratings.read(hp)
+    looked(hp)
+    import _recommender
+
     world = World.join(hp.device)
     _recommender.train(hp, data, world)
     world.leave()

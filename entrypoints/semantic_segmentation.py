@@ -44,6 +44,7 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     """Reads the command line; raises Problem."""
     hp = Parser.declared(__file__).read(argv)
     hp.batch_size = hp.mini_batch_size or hp.batch_size
+    _annotated.stop_early(hp)
     hp.image_size = hp.image_size or hp.crop_size
     return hp
 

@@ -13,7 +13,7 @@ then those that one rank would have made, so that the trees are the same but for
 
 from __future__ import annotations
 
-from _common import Parser, Problem, need, run
+from _common import Parser, Problem, need, note, run
 
 from trainshed.checkpoint import CheckpointError, listen
 
@@ -26,13 +26,17 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _contest
+import _folds
+import _measures
 import numpy
 from _columns import Target
 from _ring import Ring, first_line
-from _rounds import Model, Training, how, library_of
+from _rounds import Model, Training, about_in, how, library_of
 from _tables import files_of, read_files
 from xgboost.core import XGBoostError
 
@@ -42,8 +46,10 @@ OTHER_NAMES = {  # LightGBM's and CatBoost's, and ours, which are XGBoost's
     "feature_fraction": "colsample_bytree", "bagging_fraction": "subsample", "feature_fraction_bynode": "colsample_bynode",
     "lambda_l1": "alpha", "lambda_l2": "lambda", "min_gain_to_split": "gamma", "metric": "eval_metric",
     "num_threads": "nthread", "depth": "max_depth", "l2_leaf_reg": "lambda", "rsm": "colsample_bylevel",
-    "border_count": "max_bin",
+    "border_count": "max_bin", "random_seed": "seed", "thread_count": "nthread",
+    "min_split_loss": "gamma", "reg_lambda": "lambda", "reg_alpha": "alpha",
 }  # fmt: skip
+METRICS = {"xgboost": _measures.require_known}  # libraries whose metrics are known before they are loaded
 
 
 def hyperparameters(argv: Sequence[str]) -> Namespace:
@@ -60,8 +66,17 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
         hp.objective = "reg:squarederror"  # its name in XGBoost 0.90
     if hp.booster != "gbtree" and hp.early_stopping_rounds:
         raise Problem(f"early_stopping_rounds needs the booster gbtree: of {hp.booster} no earlier round can be kept")
-    if hp.early_stopping_rounds and not (hp.validation or hp.validation_fraction or hp.predict):
-        raise Problem("early_stopping_rounds needs a channel validation, or validation_fraction above 0")
+    if hp.tree_method == "gpu_hist":
+        note("tree_method gpu_hist is hist: trees are grown on CPUs")
+        hp.tree_method = "hist"
+    if hp._kfold and hp.library != "xgboost" and not hp.predict:
+        raise Problem(f"_kfold is served with library xgboost, not {hp.library}")
+    if hp.csv_weights and hp.weight:
+        raise Problem("csv_weights and weight both say what weighs the rows: give one of the two")
+    tuned = (hp._tuning_objective_metric or "").rpartition(":")[2]
+    if tuned:
+        hp.eval_metric = (*(name for name in hp.eval_metric or () if name != tuned), tuned)
+    METRICS.get(hp.library, lambda names: None)(hp.eval_metric or ())
     return hp
 
 
@@ -81,7 +96,7 @@ def engine_of(library: str) -> Any:
 def library_in(folder: Path) -> str:
     """The library of the model in a folder; XGBoost for what is no model, which is said later."""
     try:
-        return library_of(json.loads((folder / "model.json").read_text(encoding="utf-8")))
+        return library_of(json.loads(about_in(folder).read_text(encoding="utf-8")))
     except (OSError, ValueError, AttributeError):
         return "xgboost"
 
@@ -97,7 +112,7 @@ def predict(hp: Namespace) -> None:
         if name in model.hyperparameters and name not in hp.asked:
             value = model.hyperparameters[name]
             setattr(hp, name, tuple(value) if isinstance(value, list) else value)
-    way = how(hp, columns, {}, features.categories, labelled=False)
+    way = how(hp, columns, {}, features.texts, labelled=False)
     table = read_files(files_of(hp.predict, "the data to predict"), way, hp.predict)
     features.check(table, hp.predict)
     matrix = features.matrix(table, numpy.arange(table.rows))
@@ -116,6 +131,8 @@ def _said(target: Target, value: Any) -> dict[str, Any]:
         return {"class": target.class_of(label), "probability": round(float(value[label]), 6)}
     if target.objective == "multi:softmax":
         return {"class": target.class_of(float(value.argmax() if numpy.ndim(value) else value))}
+    if numpy.ndim(value):
+        return {"predictions": [float(f"{one:.7g}") for one in value]}  # one a quantile
     return {"prediction": float(f"{value:.7g}")}
 
 
@@ -127,7 +144,12 @@ def main() -> None:
             predict(hp)
             return
         ring = Ring()
-        Training(hp, ring, engine_of(hp.library).Engine()).run()
+        if hp._kfold:
+            _folds.run(hp, ring, engine_of(hp.library))
+        elif hp.library in ENGINES:
+            Training(hp, ring, engine_of(hp.library).Engine()).run()
+        else:
+            _contest.Contest(hp, ring, {library: partial(engine_of, library) for library in ENGINES}).run()
         ring.leave()
     except XGBoostError as error:
         raise Problem(first_line(error)) from error

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import _from_weights
+import _told
 from _instructions import split
 from _jsonlines import shortened
 from _labelled import AGAIN, Labelled, load
@@ -92,6 +93,10 @@ def load_data(hp: Namespace) -> Data:
             if len(row.labels) > 1 and not many:
                 why = "multi_label is false" if hp.multi_label is False else "no text of train has"
                 raise Problem(f"the channel {part}: text {number} has several labels, and {why}")
+    texts = _told.texts("text", [row.text for row in parts["train"]], "tokens")
+    every = [label for row in parts["train"] for label in row.labels]
+    label = _told.labels("label", every, f"{len(classes)} classes" + ", several a text" * many)
+    _told.say(hp, "the channel train", len(parts["train"]), [texts, label])
     if not parts["validation"]:
         parts["train"], parts["validation"] = split(parts["train"], hp.validation_fraction, hp.seed)
     return Data(parts, classes, many)

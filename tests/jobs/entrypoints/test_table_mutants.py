@@ -81,7 +81,7 @@ def finite() -> bool:
     """Whether the model in ./model gives numbers."""
     import tabular  # type: ignore[import-not-found]
 
-    said = json.loads(Path("model/model.json").read_text())
+    said = json.loads(tabular.about_in(Path("model")).read_text())
     engine = tabular.engine_of(said["library"])
     model = tabular.Model("model", said["library"], engine.Engine.file)
     width = len(said["features"]["columns"]) or said["features"]["width"]

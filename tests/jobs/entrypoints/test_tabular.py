@@ -38,7 +38,7 @@ def test_a_model_that_xgboost_loads_and_predicts_with(tmp_path: Path, tables: Pa
     assert booster.num_boosted_rounds() == 20
     assert measured(output)[-1]["validation-rmse"] == pytest.approx(error, rel=1e-4)
     assert error < 0.8 * numpy.std(target)
-    said = json.loads((tmp_path / "model" / "model.json").read_text())
+    said = json.loads((tmp_path / "model" / ".model.json").read_text())
     assert (said["program"], said["hyperparameters"], said["trained"]["rounds"]) == ("tabular", {"num_round": 20}, 20)
     assert said["metrics"]["validation_rmse"] == pytest.approx(error, rel=1e-4)
     assert "<svg" in (tmp_path / "output" / "feature_importance.svg").read_text()
@@ -125,9 +125,69 @@ def test_a_notice_saves_and_ends_well(tmp_path: Path, tables: Path) -> None:
         job.wait_for(r"^\[25\]\t")
         job.processes[0].terminate()
         job.succeed()
-    assert json.loads((tmp_path / "model" / "model.json").read_text())["trained"]["finished"] is False
+    assert json.loads((tmp_path / "model" / ".model.json").read_text())["trained"]["finished"] is False
     (saved,) = (tmp_path / "checkpoints").glob("checkpoint-*")
     assert int(saved.name.partition("-")[2]) >= 20
+
+
+def test_more_rounds_go_on_from_a_job_that_ended(tmp_path: Path, tables: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    arguments = (*channels(tables), *HALVES, "--checkpoint_rounds", "4")
+    for rounds in ("8", "16"):
+        kept = programs.run(
+            PROGRAM, *arguments, "--num_round", rounds, cwd=tmp_path, SM_CHECKPOINT_DIR=str(tmp_path / "checkpoints")
+        )
+    (tmp_path / "whole").mkdir()
+    programs.run(PROGRAM, *arguments, "--num_round", "16", cwd=tmp_path / "whole")
+
+    assert int(LINE.findall(kept)[0][0]) > 0
+    assert trees(tmp_path) == trees(tmp_path / "whole")
+
+
+def test_a_request_of_the_platform_measures_ranks_and_survives(tmp_path: Path) -> None:
+    draw = numpy.random.default_rng(5)
+    x = draw.random((120, 3))
+    grade = (x[:, 0] * 3).astype(int)
+    lines = [f"{y} qid:{at // 12} 1:{a:.4f} 2:{b:.4f} 8:" for at, (y, (a, b, _)) in enumerate(zip(grade, x, strict=True))]
+    (tmp_path / "rank.svm").write_text("\n".join(lines) + "\n")
+    ranked = programs.run(
+        PROGRAM, "--train", "rank.svm", "--objective", "rank:pairwise", "--eval_metric", "ndcg@3", "--num_round", "5",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert [path.name for path in (tmp_path / "model").iterdir() if not path.name.startswith(".")] == ["xgboost-model"]
+    assert measured(ranked)[-1]["train-ndcg@3"] > 0.95
+
+    (tmp_path / "life.csv").write_text(
+        "begin,end,x\n" + "".join(f"{1 + 9 * a},{1 + 9 * a if b > 0.3 else ''},{a}\n" for a, b, _ in x)
+    )
+    survived = programs.run(
+        PROGRAM, "--train", "life.csv", "--objective", "survival:aft", "--target", "begin", "--target_upper", "end",
+        "--num_round", "20", cwd=tmp_path,
+    )  # fmt: skip
+    assert measured(survived)[-1]["train-aft-nloglik"] < measured(survived)[0]["train-aft-nloglik"]
+
+    (tmp_path / "two.csv").write_text("".join(f"{int(a > 0.5)},{a},{b}\n" for a, b, _ in x))
+    told = programs.run(
+        PROGRAM, "--train", "two.csv", "--validation", "two.csv", "--objective", "binary:logistic", "--num_round", "30",
+        "--eval_metric", "f1,logloss", "--_tuning_objective_metric", "validation:accuracy", "--early_stopping_rounds", "3",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert list(measured(told)[0])[-1] == "validation-accuracy" and len(measured(told)) < 30
+    assert measured(told)[-1]["validation-f1"] == 1.0
+
+
+def test_each_part_of_the_rows_is_held_out_once_a_round(tmp_path: Path, tables: Path) -> None:
+    output = programs.run(
+        PROGRAM, *channels(tables), "--num_round", "3", "--_kfold", "3", "--_num_cv_round", "2", cwd=tmp_path
+    )
+
+    models = sorted(path.name for path in (tmp_path / "model").iterdir() if not path.name.startswith("."))
+    assert models == [f"xgboost-model-{at}" for at in range(6)]
+    said = numpy.loadtxt(tmp_path / "output" / "predictions.csv", delimiter=",")
+    assert len(said) >= ROWS and numpy.corrcoef(said.T)[0, 1] > 0.3
+    assert json.loads((tmp_path / "output" / "metrics.json").read_text())["validation_rmse"] == pytest.approx(
+        measured(output)[-1]["validation-rmse"], rel=1e-4
+    )
 
 
 def test_it_stops_early_and_keeps_the_best_round(tmp_path: Path, tables: Path) -> None:
@@ -139,7 +199,7 @@ def test_it_stops_early_and_keeps_the_best_round(tmp_path: Path, tables: Path) -
     best = values.index(min(values))
     assert len(values) == best + 6 < 500
     assert len(trees(tmp_path)) == best + 1
-    assert json.loads((tmp_path / "model" / "model.json").read_text())["metrics"]["validation_rmse"] == pytest.approx(
+    assert json.loads((tmp_path / "model" / ".model.json").read_text())["metrics"]["validation_rmse"] == pytest.approx(
         min(values), rel=1e-5
     )
 

@@ -175,3 +175,18 @@ def test_a_damaged_declaration_does_not_hide_the_others(tmp_path: Path, monkeypa
     found, wrong = shelf.every({"TRAINSHED_ENTRYPOINTS": str(ENTRYPOINTS)})
     assert "language_model" in [one.name for one in found]
     assert [f"boost{ENDING}" in error.message for error in wrong] == [True]
+
+
+def test_what_changes_nothing_or_is_refused_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "a.algorithm.yaml"
+    path.write_text(
+        "hyperparameters:\n"
+        "  cache: {changes_nothing: there is none}\n"
+        "  gpu: {type: boolean, default: false, refused: on CPUs alone}\n"
+        "  rate: {type: number, default: 1}\n"
+    )
+    cache, gpu, rate = read(str(path)).hyperparameters.values()
+
+    assert cache.type == "text" and cache.said_of("big") == "cache changes nothing: there is none"
+    assert gpu.said_of(True) == "gpu is not served: on CPUs alone"
+    assert [one.said_of(value) for one, value in ((cache, None), (gpu, False), (rate, 3))] == ["", "", ""]

@@ -9,6 +9,7 @@ import pytest
 
 from support.paths import ENTRYPOINTS
 from trainshed.algorithms import ENDING
+from trainshed.algorithms.declaration import read
 from trainshed.cli import main
 
 
@@ -29,3 +30,15 @@ def test_sagemaker_takes_the_request(path: Path, capsys: pytest.CaptureFixture[s
     assert "train" in [one["Name"] for one in specification["TrainingChannels"]]
     tunable = {one["Name"] for one in specification["SupportedHyperParameters"] if one["IsTunable"]}
     assert tunable or name == "pca"  # with more components, what they leave is always less
+
+
+@pytest.mark.parametrize("path", sorted(ENTRYPOINTS.glob(f"*{ENDING}")), ids=lambda path: path.name)
+def test_a_request_keeps_the_platforms_limits(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of CreateAlgorithm: 100 hyperparameters, 40 metrics. What changes nothing is not offered."""
+    name = path.name.removesuffix(ENDING)
+    assert main(["export", "algorithm", name, "--image", "1.dkr.ecr.us-east-1.amazonaws.com/x:1"]) == 0
+    made = json.loads(capsys.readouterr().out)["TrainingSpecification"]
+
+    assert len(made["SupportedHyperParameters"]) <= 100 and len(made["MetricDefinitions"]) <= 40
+    vain = {one.name for one in read(str(path)).hyperparameters.values() if one.refused or one.changes_nothing}
+    assert not vain & {one["Name"] for one in made["SupportedHyperParameters"]}

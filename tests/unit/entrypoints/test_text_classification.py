@@ -42,7 +42,7 @@ def test_every_form_of_data_is_the_same_data(program: ModuleType, module: Any, t
         ("a.csv", "label,text\nx,y\nz\n", r"train: a.csv:3: has 1 cells, the first line has 2"),
         ("a.csv", "label,text\nx,\ny,z\n", r"a.csv:2: the text is empty"),
         ("a.csv", 'x,"open\n', r"is not CSV: "),
-        ("a.csv", b"x,\xff\n", r"a.csv is not UTF-8 \(byte 3\)"),
+        ("a.csv", b"x,\xff\n", r"a.csv is damaged: it holds b'\\xff'"),
         ("a.csv.gz", b"\x1f\x8b\x08rubbish", "cannot be read"),
         ("a.csv", "x,one\nx,two\n", r"has one label alone \(x\): there is nothing to tell apart"),
         ("a.txt", "no label here\n", r"a.txt:1: has no label, a word that begins with __label__"),

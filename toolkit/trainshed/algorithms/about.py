@@ -57,6 +57,8 @@ def _about(one: Hyperparameter, code: str = "") -> str:
     elif one.type in ("integer", "number", "boolean", "list"):
         words.append(one.kind())
     words += [f"needed with {other} = {', '.join(values)}" for other, values in one.required_with.items()]
+    words += [f"changes nothing: {one.changes_nothing}"] if one.changes_nothing else []
+    words += [f"{'other values are ' * (one.default is not None)}not served: {one.refused}"] if one.refused else []
     return "; ".join(words)
 
 

@@ -28,7 +28,7 @@ class BuiltIn(Record):
 
 
 BUILT_IN = (
-    BuiltIn("XGBoost", ("xgboost", "sagemaker-xgboost"), "tabular", "not served: ranking, survival, GPUs over Dask", True),
+    BuiltIn("XGBoost", ("xgboost", "sagemaker-xgboost"), "tabular", "on CPUs; not served: Pipe mode", True),
     BuiltIn("LightGBM", program="tabular", instead="`library=lightgbm`; not served: dart, goss, rf"),
     BuiltIn("CatBoost", program="tabular", instead="`library=catboost`; one host; texts are categories"),
     BuiltIn(

@@ -50,6 +50,9 @@ def check_hyperparameters(algorithm: Algorithm, given: Mapping[str, Any], file: 
                 values[name] = known[name].read(value)
             except ValueError as error:
                 problems.append(Problem(file, str(error), written))
+                continue
+            if known[name].refused and (said := known[name].said_of(values[name])):
+                problems.append(Problem(file, said.partition(" ")[2], written, _shown(value)))
     for one in known.values():
         if one.name not in values and (why := _why_required(one, values, known)):
             problems.append(Problem(file, f"is missing: {why}", one.name, suggestion=one.help and f"{one.help}"))

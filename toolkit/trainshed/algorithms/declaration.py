@@ -142,9 +142,11 @@ class _Reader:
 
     def _hyperparameter(self, name: str, content: Any) -> Hyperparameter:
         where = f"hyperparameters.{name}"
-        names = ("type", "default", "required", "range", "choices", "or", "help", "tunable", "required_with")
+        names = ("type", "default", "required", "range", "choices", "or", "help", "tunable", "required_with",
+                 "changes_nothing", "refused")  # fmt: skip
         fields = self._fields(content, where, names)
-        kind = self._choice(fields, "type", where, TYPES, "")
+        told = {name: self._text(fields, name, where) for name in ("changes_nothing", "refused")}
+        kind = self._choice(fields, "type", where, TYPES, "text" if any(told.values()) else "")
         if not kind and "type" not in fields:
             self._wrong(f"{where}.type", "", f"is missing: one of {', '.join(TYPES)}")
         choices = self._texts(fields, "choices", where)
@@ -164,6 +166,7 @@ class _Reader:
             words=self._texts(fields, "or", where),
             tunable=self._tunable(fields, where),
             required_with=self._conditions(fields, where),
+            **told,
         )
         return self._with_default(made, fields, where)
 

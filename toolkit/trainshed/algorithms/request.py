@@ -38,7 +38,8 @@ def create_algorithm(algorithm: Algorithm, image: str, instance_types: Sequence[
     """
     if not algorithm.channels:
         raise LaunchError(f"{algorithm.name} declares no channel, and SageMaker wants at least one")
-    listed = [one for one in algorithm.hyperparameters.values() if one.type != "folder"]
+    counts = [one for one in algorithm.hyperparameters.values() if not (one.refused or one.changes_nothing)]
+    listed = [one for one in counts if one.type != "folder"]
     objectives = [metric for metric in algorithm.metrics.values() if metric.direction]
     specification: dict[str, Any] = {
         "TrainingImage": image,

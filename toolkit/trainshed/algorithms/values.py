@@ -33,6 +33,7 @@ class Hyperparameter(Record):
     words: that may stand for a number, such as `auto`.
     default: what the program takes if it is not given; None where that depends, which `help` then says.
     required_with: other hyperparameters and values of theirs with which this one must be given.
+    changes_nothing, refused: why a value other than the default is taken in vain, or is not served; "" where it counts.
     """
 
     name: str
@@ -45,6 +46,8 @@ class Hyperparameter(Record):
     words: tuple[str, ...] = ()
     tunable: Tunable | None = None
     required_with: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 (records are frozen; defaults are never changed)
+    changes_nothing: str = ""
+    refused: str = ""
 
     def read(self, value: Any) -> Any:
         """The value as the program wants it.
@@ -90,6 +93,13 @@ class Hyperparameter(Record):
         if not (math.isfinite(value) and least <= value <= most and (value.is_integer() or not whole)):
             raise ValueError(f"{text!r} is not a {self.kind()}")
         return int(value) if whole else value
+
+    def said_of(self, value: Any) -> str:
+        """What is to be said of a value that was read and changes nothing, or is refused; "" for any other."""
+        why = self.refused or self.changes_nothing
+        if not why or value is None or value == self.default:
+            return ""
+        return f"{self.name} {'is not served' if self.refused else 'changes nothing'}: {why}"
 
     def kind(self) -> str:
         """The kind of a value, in words: `whole number from 1 to 8`."""

@@ -1,4 +1,4 @@
-"""`trainshed data`: what is in a channel, and how fast this machine reads it."""
+"""`trainshed data`: what is in a channel, what a ready program makes of it, and how fast this machine reads it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,26 @@ _LONGEST = 100  # characters of a text that is shown
 
 def add_arguments(parser: Parser) -> None:
     """The command line."""
-    parser.description = "Shows what trainshed.data finds in a channel, or measures how fast it is read (docs/data.md)."
+    parser.description = (
+        "Shows what trainshed.data finds in a channel, checks data as a ready program does before it trains, or measures "
+        "how fast it is read (docs/data.md)."
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     show = commands.add_parser("show", help="format, files, samples", usage="trainshed data show PLACE [options]")
     bench = commands.add_parser(
         "bench", help="samples a second, by the number of workers", usage="trainshed data bench PLACE [options]"
     )
+    check = commands.add_parser(
+        "check",
+        help="what a ready program makes of data, without training",
+        usage="trainshed data check PROGRAM PATH [--hp K=V ...]",
+    )
+    check.add_argument("program", metavar="PROGRAM", help="a ready program of `trainshed algorithms`")
+    check.add_argument("place", metavar="PATH", help="the training data, or a folder with a folder for each channel")
+    check.add_argument(
+        "--hyperparameter", "--hp", type=_pair, action="append", default=[], metavar="K=V",
+        help="a hyperparameter, as the job has it (again for more)",
+    )  # fmt: skip
     for one in (show, bench):
         one.add_argument("place", metavar="PLACE", help=_PLACE)
         one.add_argument("--json", action="store_true", help="print JSON")
@@ -45,6 +59,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Prints; returns the exit status. Raises TrainshedError."""
+    if options.command == "check":
+        return _check(options)
     files = _files(options.place, options.format)
     if options.command == "show":
         _show_json(files) if options.json else _show(files)
@@ -55,6 +71,23 @@ def run(options: Namespace) -> int:
         raise TrainshedError("trainshed data bench needs torch", hint="pip install 'trainshed[torch,data]'") from None
     _bench(files, options)
     return EXIT_SUCCESS
+
+
+def _check(options: Namespace) -> int:
+    from trainshed.algorithms import looking, shelf
+
+    try:
+        algorithm = shelf.find(options.program, os.environ)
+    except TrainshedError as error:
+        raise looking.LookError(error.message, hint=error.hint) from error
+    return looking.look(algorithm, options.place, dict(options.hyperparameter), os.environ)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _files(place: str, form: str) -> Files:

@@ -127,6 +127,23 @@ def test_what_others_wrote_is_text_and_the_page_can_load_run_and_send_nothing(tm
     assert "<script>alert(1)</script>" in seen.words
 
 
+def test_tables_of_the_program_are_drawn_as_text(tmp_path: Path) -> None:
+    output = lay(tmp_path)
+    tables = output / "data" / "tables"
+    tables.mkdir(parents=True)
+    (tables / "columns.json").write_text(
+        json.dumps({"title": "the channel train: 2 rows", "columns": ["name", "kind"], "rows": [["day", "<b>date</b>"], 7]})
+    )
+    for at, other in enumerate(["[1]", "{", '{"title": 3}', '{"title": "x", "columns": 1, "rows": [1]}']):
+        (tables / f"odd{at}.json").write_text(other)
+
+    drawn = page(output)
+
+    assert "<h2>the channel train: 2 rows</h2>" in drawn
+    assert "<th>name</th><th>kind</th>" in drawn and "<td>day</td><td>&lt;b&gt;date&lt;/b&gt;</td>" in drawn
+    assert drawn.count("<h2>") == page(lay(tmp_path / "other")).count("<h2>") + 1
+
+
 def test_the_policy_lets_the_pages_own_style_in(tmp_path: Path) -> None:
     import base64
     import hashlib

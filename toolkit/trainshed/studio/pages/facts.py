@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 LARGEST = 16 << 20  # bytes of a file of ours
 LONGEST_FAILURE = 24_000  # bytes of a failure file that are shown
 LATEST = 1e11  # seconds since 1970 that a year of four digits has
+_MOST_TABLES = 12
+_LARGEST_TABLE = 2 << 20  # bytes
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,200}\.json")
+
+
+class Table(Record):
+    """A table that a program made: JSON with `title`, `columns` and `rows`, which are lists of texts."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
 class HostFacts(Record):
@@ -30,7 +40,7 @@ class HostFacts(Record):
 
     record: `train`'s run record; {} where it has left none.
     failure: the host's failure file, "" without one.
-    findings: what rules have found on it.
+    findings: what rules have found on it. tables: what its program has laid into `output/data/tables`.
     """
 
     name: str
@@ -38,6 +48,7 @@ class HostFacts(Record):
     record: dict[str, Any]
     failure: str = ""
     findings: tuple[Finding, ...] = ()
+    tables: tuple[Table, ...] = ()
 
 
 class Attempt(Record):
@@ -156,7 +167,22 @@ def _host(output: str, data: str, secrets: tuple[str, ...]) -> HostFacts:
     masked = mask_mapping(record, secrets)
     failure = mask_leaves(_failure(f"{output}/failure"), secrets)
     findings = tuple(one.replace(text=mask_leaves(one.text, secrets)) for one in findings_in(output))
-    return HostFacts(name.removesuffix(".json"), output, masked, failure, findings)
+    tables = tuple(mask_leaves(one, secrets) for one in tables_in(f"{data}/tables"))
+    return HostFacts(name.removesuffix(".json"), output, masked, failure, findings, tuple(filter(None, map(_table, tables))))
+
+
+def tables_in(folder: str) -> list[dict[str, Any]]:
+    """What a folder's files hold, the first few of them."""
+    names = [name for name in listed(folder) if _HOST.fullmatch(name)][:_MOST_TABLES]
+    return [read_object(f"{folder}/{name}", _LARGEST_TABLE, links=False) for name in names]
+
+
+def _table(content: dict[str, Any]) -> Table | None:
+    title, columns, rows = (content.get(name) for name in ("title", "columns", "rows"))
+    if not (isinstance(title, str) and isinstance(columns, list) and isinstance(rows, list)):
+        return None
+    cells = [tuple(map(words, row)) for row in rows if isinstance(row, list)]
+    return Table(title, tuple(map(words, columns)), tuple(cells))
 
 
 def _failure(path: str) -> str:

@@ -33,7 +33,7 @@ _MOST_FIXED = 0.6  # of the page may be other things than charts
 
 
 # Parts that a page can do without, the first of them first.
-_SPARED = ("schedule", "settings", "timeline", "rules")
+_SPARED = ("schedule", "settings", "tables", "timeline", "rules")
 
 
 def report(run: RunFacts, largest: int = LARGEST) -> str:
@@ -73,6 +73,7 @@ def _fixed(run: RunFacts) -> dict[str, str]:
         "failure": _failure(run),
         "goodput": draw_spent(run.goodput, run.goodput_of),
         "rules": _rules(run),
+        "tables": _tables(run),
         "timeline": section("What happened when", draw_timeline(run)),
         "schedule": section("Pipeline schedule", draw_schedule(run)),
         "settings": _settings(run),
@@ -80,7 +81,7 @@ def _fixed(run: RunFacts) -> dict[str, str]:
 
 
 def _page(run: RunFacts, fixed: dict[str, str], charts: str, profile: str, missing: list[str]) -> str:
-    before, after = ("card", "failure", "goodput", "rules"), ("timeline", "schedule", "settings")
+    before, after = ("card", "failure", "goodput", "rules", "tables"), ("timeline", "schedule", "settings")
     body = "".join([*map(fixed.__getitem__, before), charts, profile, *map(fixed.__getitem__, after)])
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     lost = f"; left out, since it would be too large: {text(', '.join(missing))}" if missing else ""
@@ -167,6 +168,12 @@ def _rules(run: RunFacts) -> str:
                 parts.append(f'<div class="rule">{what}{f" <small>({text(place)})</small>" if place else ""}</div>')
     body, left_out = bounded(parts)
     return section("What rules have found", body + more(left_out))
+
+
+def _tables(run: RunFacts) -> str:
+    """What the program tells of its data and its models, of the first host that tells anything."""
+    found = next((host.tables for host in run.hosts if host.tables), ())
+    return "".join(section(one.title, table(one.rows, one.columns)) for one in found)
 
 
 def _curves(run: RunFacts, shown: list[Group], left_out: int, parts: int) -> str:
