@@ -1,0 +1,25 @@
+"""Whether a script that is parallel by torch's own means trains as one process does: `watch`, and `trainshed verify`.
+
+    evidence        what is written down of a few steps
+    script_hooks    sees a script's steps, and writes them down
+    surroundings    torch's functions that are looked at meanwhile
+    global_batch    batches of all ranks, for the one process
+    agreement       what differs; likely_causes: why, by facts; told: in words
+    play            starts the ranks and the one process
+    rank            the program of each of them
+"""
+
+from __future__ import annotations
+
+__all__ = ["watch"]
+
+
+def watch(steps: int = 3) -> None:
+    """Verifies the first steps of this script, which runs as several ranks. Call it on all ranks, before the model is made.
+
+    After so many steps of the optimizer rank 0 runs the script once more as one process, with the same weights and the
+    batches of all ranks, and prints whether the two agree. The training then goes on. Dropout is left out in these steps.
+    """
+    from .play import watch_here
+
+    watch_here(steps)
