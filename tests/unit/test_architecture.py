@@ -58,7 +58,7 @@ MAY_KNOW: dict[str, set[str]] = {
     # Inside the user's process each part knows itself and the ground.
     **dict.fromkeys(("checkpoint", "autopatch", "metrics", "observe", "data", "compiler"), GROUND),
     "parallel": {*GROUND, "checkpoint", "machine"},  # its checkpoints go through the same engine
-    "parallel/commands": {*GROUND, "cli", "parallel"},
+    "parallel/commands": {*GROUND, "cli", "runner", "parallel"},
     "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
     "studio": set(),
     "studio/rules": {*GROUND, "metrics", "observe"},

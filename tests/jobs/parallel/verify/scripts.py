@@ -148,6 +148,12 @@ SYNCED = """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), Norm(), nn.Linear(16, 4))"""
 
+OWN = """
+    def made(step):
+        g = torch.Generator().manual_seed(100 * step + rank)
+        return torch.randn(8, 6, generator=g), torch.randint(4, (8,), generator=g)
+    loader = [made(step) for step in range(4)]"""
+
 # name -> (the cause that has to be found, the script)
 PLANTED = {
     "summed and not averaged": planted("sum", wrap=NO_DDP, reduce="for p in model.parameters(): dist.all_reduce(p.grad)"),
@@ -161,6 +167,12 @@ PLANTED = {
     "loss divided by the ranks as well": planted("averaged twice", backward="(loss / world).backward()"),
     "a loop of slices, summed": planted(
         "sum", data=SLICES, epoch="", wrap=NO_DDP, reduce="for p in model.parameters(): dist.all_reduce(p.grad)"
+    ),
+    "batches made by each rank, summed": planted(
+        "sum", data=OWN, epoch="", wrap=NO_DDP, reduce="for p in model.parameters(): dist.all_reduce(p.grad)"
+    ),
+    "batches made by each rank, loss divided": planted(
+        "averaged twice", data=OWN, epoch="", backward="(loss / world).backward()"
     ),
     "forward past DDP": planted("past DDP", loss="loss = F.cross_entropy(model.module(x), y)"),
     "the last backward in no_sync": planted(
@@ -186,14 +198,20 @@ PLANTED = {
     "each rank clips its own way": planted(
         "changed by rank", reduce="for p in model.parameters(): p.grad.clamp_(-0.01 * (rank + 1), 0.01 * (rank + 1))"
     ),
-    "rate scaled twice": planted("rate", optimizer="optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * world * world)"),
-    "rate by rank": planted("rates by rank", optimizer="optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * (rank + 1))"),
+    "rate scaled twice": planted(
+        "rate", optimizer="optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * world * world)"
+    ),
+    "rate by rank": planted(
+        "rates by rank", optimizer="optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * (rank + 1))"
+    ),
     "no sampler": planted("same data", data="loader = DataLoader(TensorDataset(X, Y), batch_size=8)", epoch=""),
     "no set_epoch": planted("epoch", epoch=""),
     "dropout the same": planted("dropout", model=WIDE, wrap="model = DDP(model)"),
     "batch norm by rank": planted("batch norm", model=OWN_NORM),
     "stale buffers": planted(
-        "buffers", model=COUNTER.format(count="self.mean.lerp_(x.mean(0), 0.1)"), wrap="model = DDP(model, broadcast_buffers=False)"
+        "buffers",
+        model=COUNTER.format(count="self.mean.lerp_(x.mean(0), 0.1)"),
+        wrap="model = DDP(model, broadcast_buffers=False)",
     ),
     "other parameters at the start": planted(
         "start",
@@ -242,9 +260,13 @@ PLANTED = {
         loss="loss = F.cross_entropy(model(x).flatten(0, 1), y.clamp(min=1).flatten(), ignore_index=1)",
     ),
     "the optimizer has what was before": planted(
-        "optimizer", wrap="optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n" + FSDP.replace("\n    ", "\n"), optimizer=""
+        "optimizer",
+        wrap="optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n" + FSDP.replace("\n    ", "\n"),
+        optimizer="",
     ),
-    "no gradient from FSDP": planted("no gradient", wrap=FSDP, loss="model.set_requires_gradient_sync(False)\n" + PARTS["loss"]),
+    "no gradient from FSDP": planted(
+        "no gradient", wrap=FSDP, loss="model.set_requires_gradient_sync(False)\n" + PARTS["loss"]
+    ),
     "tensor group with other rows": planted("twins", wrap=TP),
     "softmax of a part": planted(
         "module", data=TP_DATA, epoch="", model=PARTS["model"].replace("nn.Tanh()", "nn.Softmax(-1)"), wrap=TP
@@ -274,6 +296,10 @@ RIGHT = {
     "DDP with Adam": script(optimizer="optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)"),
     "reduced by hand": script(wrap=NO_DDP, reduce=MEAN),
     "a loop of slices": script(data=SLICES, epoch="", wrap=NO_DDP, reduce=MEAN),
+    "batches made by each rank": script(data=OWN, epoch=""),
+    "batches made by each rank, a loss by hand": script(
+        data=OWN, epoch="", loss="loss = -F.log_softmax(model(x), 1).square().mean()", reduce=CLIP
+    ),
     "accumulation in no_sync": script(loss=ACCUMULATE, backward="", update=EVERY_SECOND),
     "accumulation without no_sync": script(backward="(loss / 2).backward()", update=EVERY_SECOND),
     "clipped": script(reduce=CLIP),
@@ -314,7 +340,9 @@ RIGHT = {
     ),
     "dropout": script(model=WIDE),
     "statistics over all ranks": script(model=SYNCED),
-    "batch norm that does not train": script(model=OWN_NORM, wrap="model[1].eval()\ntorch.manual_seed(1 + rank)\nmodel = DDP(model)"),
+    "batch norm that does not train": script(
+        model=OWN_NORM, wrap="model[1].eval()\ntorch.manual_seed(1 + rank)\nmodel = DDP(model)"
+    ),
     "weighed by rows": script(
         data=UNEVEN,
         epoch="",

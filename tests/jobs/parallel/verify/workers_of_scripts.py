@@ -30,12 +30,21 @@ def play(scripts: dict[str, str]) -> dict[str, tuple[int, list[str], str]]:
         print("---", name, flush=True)
         folder = Path(tempfile.gettempdir(), f"{os.environ['MASTER_PORT']}-{number}")
         folder.mkdir(exist_ok=True)
-        with _grouped(dist.PrefixStore(f"{number} ranks", store), rank, world), suppress(Exception, Enough), as_rank(folder, STEPS):
+        with (
+            _grouped(dist.PrefixStore(f"{number} ranks", store), rank, world),
+            suppress(Exception, Enough),
+            as_rank(folder, STEPS),
+        ):
             _run(name, source)
         _meet(store, f"{number} played", world)
         if rank == 0:
             alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-            with patch.dict(os.environ, alone), _grouped(dist.HashStore(), 0, 1), suppress(Exception, Enough), as_one(folder, STEPS):
+            with (
+                patch.dict(os.environ, alone),
+                _grouped(dist.HashStore(), 0, 1),
+                suppress(Exception, Enough),
+                as_one(folder, STEPS),
+            ):
                 _run(name, source)
             verdict = compare(folder)
             found[name] = (verdict.status, [one.key for one in verdict.causes], told(verdict))

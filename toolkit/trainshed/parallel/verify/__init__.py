@@ -1,12 +1,13 @@
 """Whether a script that is parallel by torch's own means trains as one process does: `watch`, and `trainshed verify`.
 
-    evidence        what is written down of a few steps
-    script_hooks    sees a script's steps, and writes them down
-    surroundings    torch's functions that are looked at meanwhile
-    global_batch    batches of all ranks, for the one process
-    agreement       what differs; likely_causes: why, by facts; told: in words
-    play            starts the ranks and the one process
-    rank            the program of each of them
+evidence        what is written down of a few steps
+script_hooks    sees a script's steps, and writes them down
+surroundings    torch's functions that are looked at meanwhile
+global_batch    batches of all ranks, for the one process
+padding         whether a loss has counted some
+agreement       what differs; likely_causes: why, by facts; verdict: in words
+play            starts the ranks and the one process
+rank            the program of each of them
 """
 
 from __future__ import annotations

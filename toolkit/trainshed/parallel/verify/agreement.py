@@ -39,7 +39,7 @@ class Difference:
 class Compared:
     """All that two ways of running a script have in common, and what they have not.
 
-    among: the first difference among the ranks, by kind. apart: from the one process. checked: kinds that were compared with it.
+    among: the first difference among the ranks, by kind. apart: from the one process. checked: what was compared with it.
     why_not: why the one process says nothing; empty if it does.
     """
 
@@ -164,12 +164,11 @@ def _outputs(ranks: Sequence[Evidence], alone: Update) -> Difference | None:
     for name, (shape, sketches) in first.items():
         for number, rank in enumerate(ranks):
             own = rank.updates[0].passes[0].outputs.get(name)
-            if own is not None and own[0] == shape and number < len(sketches):
-                if not close(own[1][0], sketches[number], wide):
-                    distance = part(own[1][0], sketches[number])
-                    return Difference(
-                        "outputs", 0, name, rank.rank, distance, factor_of(own[1][0], sketches[number]), every=len(first)
-                    )
+            if own is None or own[0] != shape or number >= len(sketches):
+                continue
+            have, want = own[1][0], sketches[number]
+            if not close(have, want, wide):
+                return Difference("outputs", 0, name, rank.rank, part(have, want), factor_of(have, want), every=len(first))
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..engine.verify.tensor_digest import Sketch
 
 Sketches = dict[str, Sketch]
+ACCELERATE = "Accelerate's scheduler"
 
 
 @dataclass
@@ -73,9 +74,11 @@ class Loader:
 class Evidence:
     """All of one process.
 
-    twins: ranks of its tensor group. ways: DDP, FSDP, TP. start: parameters before the first forward; before: those that were
-    divided, before that. loose: names of parameters whose tie is broken. norms_by_rank: modules that count over this rank's
-    rows alone. repeated: whether a sampler gave the same order again. error: what ended the script.
+    twins: ranks of its tensor group. ways: DDP, FSDP, TP, `ACCELERATE`. start: parameters before the first forward.
+    before: those that were divided, before that. loose: names of parameters whose tie is broken.
+    norms_by_rank: modules that count over this rank's rows alone. buffers_sent: DDP's broadcast_buffers.
+    repeated: whether a sampler gave the same order again. given: whether the one process was given inputs of forwards and
+    losses in the place of its own. error: what ended the script.
     """
 
     rank: int = 0
@@ -90,6 +93,7 @@ class Evidence:
     repeated: bool = False
     updates: list[Update] = field(default_factory=list)
     loaders: list[Loader] = field(default_factory=list)
+    given: bool = False
     error: str = ""
 
     def save(self, path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .agreement import Compared, Difference, close
-from .evidence import Evidence, Pass
+from .evidence import ACCELERATE, Evidence, Pass
 
 _BARELY = 0.02
 _TIED = "is shared with a parameter already managed"
@@ -22,11 +22,12 @@ _TOGETHER = "divide both modules in one call: fully_shard([embedding, head]), or
 
 @dataclass(frozen=True)
 class Cause:
-    """key: a word for it. text: what is wrong, and where. hint: what to do."""
+    """key: a word for it. text: what is wrong, and where. hint: what to do. mild: N ranks still agree with one process."""
 
     key: str
     text: str
     hint: str
+    mild: bool = False
 
 
 def causes(found: Compared) -> list[Cause]:
@@ -136,6 +137,7 @@ def _dropout(found: Compared) -> Iterator[Cause]:
                 "dropout",
                 "dropout is the same on all ranks: their random generators are in the same state",
                 "torch.manual_seed(seed + rank) when the model has been made",
+                mild=True,
             )
     for one in found.ranks:
         twin = next((other for other in found.ranks if other.rank == min([one.rank, *one.twins])), one)
@@ -198,7 +200,9 @@ def _among(found: Compared) -> Cause | None:
         return None
     what = f"the ranks step with other gradients: {_where(apart)}"
     if any(one.twins for one in found.ranks) and _are_twins(found, apart):
-        return Cause("twin gradients", f"{what}, within a tensor group", "sum the gradients of whole parameters over the group")
+        return Cause(
+            "twin gradients", f"{what}, within a tensor group", "sum the gradients of whole parameters over the group"
+        )
     passes = [one for rank in found.ranks for one in rank.updates[apart.step].passes]
     if any(one.past for one in passes):
         return Cause("past DDP", f"{what}; the forward goes past DDP", "call the DDP object itself, and not its .module")
@@ -363,7 +367,7 @@ def _module(found: Compared) -> Cause | None:
 
 def _unknown(found: Compared) -> Cause | None:
     apart = found.apart.get("taken")
-    if apart is None:
+    if apart is None or (found.alone is not None and found.alone.given):
         return None
     told = f", {apart.factor:.3g} times" if not math.isnan(apart.factor) else ""
     return Cause(
@@ -388,7 +392,7 @@ def _rates(found: Compared) -> Iterator[Cause]:
         yield Cause("rates by rank", "ranks have other learning rates", "compute the learning rate from what all ranks know")
         return
     apart = found.apart.get("rates")
-    if apart is None or _near(apart.factor, ranks) or _near(apart.factor, math.sqrt(ranks)):
+    if apart is None or _near(apart.factor, ranks) or _near(apart.factor, math.sqrt(ranks)) or _by_accelerate(found):
         return
     twice = _near(apart.factor, ranks**2)
     also = ": scaled by the number of ranks twice" if twice else ""
@@ -427,10 +431,16 @@ def _buffers(found: Compared) -> Iterator[Cause]:
 def notes(found: Compared) -> list[str]:
     """What is no defect, and still is another training than that of one process."""
     apart = found.apart.get("rates")
-    ranks = len(found.replicas)
-    if apart is not None and not list(_rates(found)) and (_near(apart.factor, ranks) or _near(apart.factor, math.sqrt(ranks))):
-        return [f"the learning rate goes by the number of ranks: {apart.factor:.3g} times that of one process"]
-    return []
+    if apart is None or list(_rates(found)):
+        return []
+    if _by_accelerate(found):
+        return ["Accelerate moves its scheduler once for each rank: the learning rate is another one from step 2 on"]
+    return [f"the learning rate goes by the number of ranks: {apart.factor:.3g} times that of one process"]
+
+
+def _by_accelerate(found: Compared) -> bool:
+    """Its documented way: schedules are written for the batches of one rank."""
+    return ACCELERATE in found.ranks[0].ways
 
 
 CAUSES: tuple[Callable[[Compared], Iterator[Cause]], ...] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
@@ -11,14 +12,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from trainshed.base.errors import TrainshedError, shorten
 
-from .evidence import Evidence, load
-from .global_batch import Fed, Kept
+from .evidence import ACCELERATE, Evidence, load
+from .global_batch import Fed, GivenBatches, Kept, KeptBatches
 from .script_hooks import Recorder
 from .surroundings import looking
 from .verdict import Verdict, judge, told
@@ -36,11 +38,13 @@ def as_rank(folder: Path, steps: int, *, ends: bool = True) -> Iterator[Recorder
     def save() -> None:
         kept.open = False
         recorder.evidence.loaders = kept.loaders
+        if any(type(one).__name__ == "AcceleratedScheduler" for one in gc.get_objects()):
+            recorder.evidence.ways.append(ACCELERATE)
         if rank == 0:
             torch.save(recorder.initial, folder / _WEIGHTS)
         recorder.evidence.save(folder / f"rank-{rank}.json")
 
-    recorder = Recorder(rank, world, steps, ends=ends, done=save)
+    recorder = Recorder(rank, world, steps, ends=ends, done=save, batches=KeptBatches(folder, kept))
     try:
         with looking(recorder, kept, None):
             yield recorder
@@ -59,8 +63,10 @@ def as_one(folder: Path, steps: int) -> Iterator[Recorder]:
     replicas = [one for one in ranks if one.rank == min([one.rank, *one.twins])]
     weights = torch.load(folder / _WEIGHTS, weights_only=True)
     first = [one.updates[0].passes[0].rows for one in ranks if one.updates and one.updates[0].passes]
-    fed = Fed(folder, [one.rank for one in replicas], ranks[0].loaders)
-    recorder = Recorder(0, 1, steps, weights=weights, rows_of=lambda rows: _places(rows, first, replicas))
+    sources = [one.rank for one in replicas]
+    fed, given = Fed(folder, sources, ranks[0].loaders), GivenBatches(folder, sources, _all_rows(replicas))
+    rows_of = partial(_places, ranks=first, replicas=replicas)
+    recorder = Recorder(0, 1, steps, weights=weights, rows_of=rows_of, batches=given)
     try:
         with looking(recorder, Kept(None, 0), fed):
             yield recorder
@@ -68,7 +74,18 @@ def as_one(folder: Path, steps: int) -> Iterator[Recorder]:
         recorder.evidence.error = _told(error)
         raise
     finally:
+        recorder.evidence.given = given.made
         recorder.evidence.save(folder / ALONE)
+
+
+def _all_rows(replicas: Sequence[Evidence]) -> dict[tuple[int, int], list[str]]:
+    """Step and number of a forward -> the rows of all ranks."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for one in replicas:
+        for step, update in enumerate(one.updates):
+            for number, passing in enumerate(update.passes):
+                found.setdefault((step, number), []).extend(passing.rows)
+    return found
 
 
 def _told(error: Exception) -> str:

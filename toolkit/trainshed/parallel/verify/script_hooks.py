@@ -6,17 +6,17 @@ Whatever a script calls to be parallel, it calls modules, `backward` and an opti
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..engine.verify.tensor_digest import Sketch, sketch
 from ..ground.shards import local, whole
 from .evidence import Evidence, Pass, Sketches, Update
+from .global_batch import Batches, rows_in
 from .padding import counts_padding
 
 _WRAPPINGS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
@@ -36,6 +36,7 @@ class Recorder:
         rows_of: tells which rows of the first forward each rank had, for the outputs of modules; None in a rank.
         ends: whether `Enough` is raised then.
         done: is called after the last step.
+        batches: keeps the inputs of forwards and losses, or gives others.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class Recorder:
         rows_of: Callable[[list[str]], list[list[int]]] | None = None,
         ends: bool = True,
         done: Callable[[], None] = lambda: None,
+        batches: Batches | None = None,
     ) -> None:
+        self.batches: Batches = batches or Batches()
         self.evidence = Evidence(rank, world)
         self.weights = weights
         self.initial: dict[str, torch.Tensor] = {}
@@ -64,7 +67,7 @@ class Recorder:
         self._shown: dict[int, str] = {}
         self._ids: torch.Tensor | None = None
         self._masks: list[torch.Tensor] = []
-        self._updating = 0
+        self._updating = self._losses = 0
         self._before: Sketches = {}
 
     @property
@@ -74,11 +77,25 @@ class Recorder:
 
     # Forwards --------------------------------------------------------------------------------------------------------
 
-    def began(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Before a forward of any module."""
+    def began(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Before a forward of any module; returns the arguments that it is to have."""
         self._depth += 1
-        if self._depth == 1 and self._trains(module):
-            self._begin(module, tree_leaves((args, kwargs)))
+        if self._depth > 1 or not self._trains(module):
+            return args, kwargs
+        leaves, spec = tree_flatten((args, kwargs))
+        given = [one for one in leaves if _is_given(one)]
+        made = self.batches.inputs(len(self.evidence.updates), len(self._now.passes), given)
+        known = {id(one): two for one, two in zip(given, made, strict=True)}
+        self._begin(module, made)
+        found: tuple[Any, Any] = tree_unflatten([known.get(id(one), one) for one in leaves], spec)
+        return found
+
+    def targets(self, tensor: Any) -> Any:
+        """What a loss is told is right; returns what it is to be told."""
+        if self._pass is None or self.over or not _is_given(tensor):
+            return tensor
+        self._losses += 1
+        return self.batches.targets(len(self.evidence.updates), len(self._now.passes) - 1, self._losses - 1, tensor)
 
     def left(self, module: nn.Module, output: Any) -> None:
         """After it."""
@@ -92,12 +109,11 @@ class Recorder:
         trained = torch.is_grad_enabled() and module.training and not self.over and not self._updating
         return trained and any(one.requires_grad for one in module.parameters())
 
-    def _begin(self, module: nn.Module, leaves: list[Any]) -> None:
-        root = unwrapped(module)
+    def _begin(self, module: nn.Module, tensors: list[torch.Tensor]) -> None:
+        root, self._losses = unwrapped(module), 0
         if not any(one is root for one in self.roots):
             self.roots.append(root)
             self._meet(root)
-        tensors = [one for one in leaves if isinstance(one, torch.Tensor) and one.dim()]
         self._ids = next((one for one in tensors if one.dim() == 2 and not one.is_floating_point()), None)
         self._masks = [one for one in tensors if self._ids is not None and one.shape == self._ids.shape]
         self._pass = Pass(rows_in(tensors), _digest(_states()), self._modes(root), past=id(module) in self.wrapped)
@@ -213,6 +229,11 @@ class Recorder:
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
+def _is_given(one: Any) -> bool:
+    """Whether it comes from the data, and not from another module."""
+    return isinstance(one, torch.Tensor) and one.dim() > 0 and not one.requires_grad
+
+
 def _of_root(roots: Sequence[nn.Module], root: nn.Module, name: str) -> str:
     number = next(at for at, one in enumerate(roots) if one is root)
     return f"{f'model {number}: ' if number else ''}{plain_name(name)}"
@@ -243,20 +264,6 @@ def _wraps(module: nn.Module) -> bool:
 def plain_name(name: str) -> str:
     """Without the names of wrappings."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPINGS[1:])
-
-
-def rows_in(tensors: Sequence[torch.Tensor]) -> list[str]:
-    """A digest of each row of a forward's inputs."""
-    if not tensors:
-        return []
-    count, digests = tensors[0].shape[0], defaultdict(hashlib.blake2b)
-    for tensor in tensors:
-        if tensor.shape[0] == count:
-            plain = whole(tensor.detach()).cpu().contiguous().reshape(count, -1)
-            flat = plain.view(torch.uint8) if plain.dtype != torch.bool else plain.to(torch.uint8)
-            for number, row in enumerate(flat.numpy()):
-                digests[number].update(row.tobytes())
-    return [digests[number].hexdigest()[:16] for number in range(count)]
 
 
 def _states() -> list[bytes]:

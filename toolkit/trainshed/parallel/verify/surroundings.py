@@ -24,6 +24,10 @@ from .global_batch import Fed, Kept
 from .script_hooks import Recorder, plain_name
 
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+_LOSSES = (
+    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "nll_loss", "kl_div", "soft_margin_loss"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+)
 
 
 @contextmanager
@@ -59,6 +63,7 @@ def _functions(seen: Recorder) -> list[Patch]:
         *found,
         (F, "scaled_dot_product_attention", lambda native: _without_attention_dropout(native, seen)),
         (F, "cross_entropy", lambda native: _counting(native, seen)),
+        *((F, name, lambda native: _loss(native, seen)) for name in _LOSSES),
         (torch.Tensor, "backward", lambda native: _backward(native, seen)),
         (nn.utils, "clip_grad_norm_", lambda native: _clipping(native, seen)),
         (nn.utils.clip_grad, "clip_grad_norm_", lambda native: _clipping(native, seen)),
@@ -75,7 +80,7 @@ def _functions(seen: Recorder) -> list[Patch]:
 
 def _called(native: Any, seen: Recorder) -> Any:
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        seen.began(module, args, kwargs)
+        args, kwargs = seen.began(module, args, kwargs)
         output = None
         try:
             output = native(module, *args, **kwargs)
@@ -106,10 +111,18 @@ def _without_attention_dropout(native: Any, seen: Recorder) -> Any:
 
 def _counting(native: Any, seen: Recorder) -> Any:
     def cross_entropy(input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Any:
+        target = seen.targets(target)
         seen.counted(target, kwargs.get("ignore_index", -100), kwargs.get("reduction", "mean"))
         return native(input, target, weight, *args, **kwargs)
 
     return cross_entropy
+
+
+def _loss(native: Any, seen: Recorder) -> Any:
+    def loss(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        return native(input, seen.targets(target), *args, **kwargs)
+
+    return loss
 
 
 def _backward(native: Any, seen: Recorder) -> Any:

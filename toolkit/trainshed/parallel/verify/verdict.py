@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from .agreement import Compared, compared
 from .evidence import Evidence
@@ -25,14 +26,23 @@ class Verdict:
     @property
     def status(self) -> int:
         """0: they agree; 1: they do not; 3: nothing is wrong, and not all was compared."""
-        return 1 if self.causes else 3 if self.why_not else 0
+        return 1 if any(not one.mild for one in self.causes) else 3 if self.why_not else 0
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "status": self.status}
 
 
 def judge(ranks: list[Evidence], alone: Evidence | None) -> Verdict:
     """Compares what ranks and one process have left."""
     found = compared(ranks, alone)
     steps = min((len(one.updates) for one in ranks), default=0)
-    return Verdict(len(ranks), steps, causes(found), _rows(found), notes(found), found.why_not)
+    wrong = causes(found)
+    if not wrong and "taken" in found.apart:
+        found.why_not = "the script weighs its loss by batches that it makes itself; let a DataLoader give them"
+        found.apart.clear()
+        found.checked.clear()
+    return Verdict(len(ranks), steps, wrong, _rows(found), notes(found), found.why_not)
 
 
 def _rows(found: Compared) -> dict[str, str]:
@@ -52,10 +62,10 @@ def told(verdict: Verdict) -> str:
     lines = [f"verify: {verdict.ranks} ranks and one process, {verdict.steps} steps"]
     lines += [f"  {words:<14}{how}" for words, how in verdict.rows.items()]
     for cause in verdict.causes:
-        lines += [f"  wrong: {cause.text}", f"    hint: {cause.hint}"]
+        lines += [f"  {'warning' if cause.mild else 'wrong'}: {cause.text}", f"    hint: {cause.hint}"]
     lines += [f"  note: {one}" for one in verdict.notes]
     if verdict.why_not:
         lines.append(f"  not compared with one process: {verdict.why_not}")
-    elif not verdict.causes:
+    elif not verdict.status:
         lines.append("  it trains as one process does")
     return "\n".join(lines)
