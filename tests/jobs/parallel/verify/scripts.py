@@ -330,7 +330,7 @@ RIGHT = {
     "TP": script(data=TP_DATA, wrap=TP, epoch=""),
     "TP, clipped": script(data=TP_DATA, wrap=TP, epoch="", reduce=CLIP),
     "a scheduler": script(
-        optimizer=f"{PARTS['optimizer']}\nscheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9 * len(loader))",
+        optimizer=f"{PARTS['optimizer']}\nscheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, 9 * len(loader))",
         after="optimizer.zero_grad(); scheduler.step()",
     ),
     "rate by the number of ranks": script(optimizer="optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * world)"),

@@ -13,14 +13,15 @@ from typing import Any
 from ..engine.verify.tensor_digest import Sketch
 
 Sketches = dict[str, Sketch]
-ACCELERATE = "Accelerate's scheduler"
+ACCELERATE, COMPRESSED = "Accelerate's scheduler", "DDP's hook of gradients"
 
 
 @dataclass
 class Pass:
     """A forward of the model, and its backward.
 
-    rows: a digest of each row of the inputs. random: of the generator's state.
+    rows: a digest of each row of the inputs. random: of the generator's state. draws: whether the forward
+    moved it, without dropout.
     dropout: whether there was some; it is left out. padding: whether the loss has counted padding.
     tokens: of each cross entropy, how many targets it has counted, how many there are, and its reduction.
     loss: what the backward began with, without the scaler's factor.
@@ -30,6 +31,7 @@ class Pass:
 
     rows: list[str] = field(default_factory=list)
     random: str = ""
+    draws: bool = False
     training: str = ""
     dropout: bool = False
     padding: bool = False
@@ -74,11 +76,12 @@ class Loader:
 class Evidence:
     """All of one process.
 
-    twins: ranks of its tensor group. ways: DDP, FSDP, TP, `ACCELERATE`. start: parameters before the first forward.
+    twins: ranks of its tensor group. ways: DDP, FSDP, TP, `ACCELERATE`, `COMPRESSED`.
+    start: parameters before the first forward.
     before: those that were divided, before that. loose: names of parameters whose tie is broken.
     norms_by_rank: modules that count over this rank's rows alone. buffers_sent: DDP's broadcast_buffers.
     repeated: whether a sampler gave the same order again. given: whether the one process was given inputs of forwards and
-    losses in the place of its own. error: what ended the script.
+    losses in place of its own. by_hand: whether its model has other shapes than on the ranks. error: what ended the script.
     """
 
     rank: int = 0
@@ -94,6 +97,7 @@ class Evidence:
     updates: list[Update] = field(default_factory=list)
     loaders: list[Loader] = field(default_factory=list)
     given: bool = False
+    by_hand: bool = False
     error: str = ""
 
     def save(self, path: Path) -> None:

@@ -181,7 +181,8 @@ def rows_in(tensors: Sequence[torch.Tensor]) -> list[str]:
     """A digest of each row of a forward's inputs."""
     if not tensors:
         return []
-    count, digests = tensors[0].shape[0], defaultdict(hashlib.blake2b)
+    count = tensors[0].shape[0]
+    digests: defaultdict[int, Any] = defaultdict(hashlib.blake2b)
     for tensor in tensors:
         if tensor.shape[0] == count:
             plain = whole(tensor.detach()).cpu().contiguous().reshape(count, -1)

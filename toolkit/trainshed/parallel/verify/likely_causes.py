@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .agreement import Compared, Difference, close
-from .evidence import ACCELERATE, Evidence, Pass
+from .evidence import ACCELERATE, Evidence, Pass, Sketches
 
 _BARELY = 0.02
 _TIED = "is shared with a parameter already managed"
@@ -32,6 +32,8 @@ class Cause:
 
 def causes(found: Compared) -> list[Cause]:
     """All that the facts say is wrong, first what the rest follows from; at most one of them explains the gradients."""
+    if found.alone is not None and found.alone.by_hand:
+        return []  # what its ranks have in common, it knows alone
     return list(_script(found)) or [cause for look in CAUSES for cause in look(found)]
 
 
@@ -61,12 +63,12 @@ def _start(found: Compared) -> Iterator[Cause]:
         )
 
 
-def _first_apart(ranks: Sequence[Evidence], of: Callable[[Evidence], dict[str, object]]) -> str:
+def _first_apart(ranks: Sequence[Evidence], of: Callable[[Evidence], Sketches]) -> str:
     first = of(ranks[0])
     for one in ranks[1:]:
         own = of(one)
         for name in first:
-            if name in own and not close(own[name], first[name], 1e-6):  # type: ignore[arg-type]
+            if name in own and not close(own[name], first[name], 1e-6):
                 return name
     return ""
 

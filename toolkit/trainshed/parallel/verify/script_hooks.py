@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..engine.verify.tensor_digest import Sketch, sketch
+from ..ground.errors import PipelineError
 from ..ground.shards import local, whole
 from .evidence import Evidence, Pass, Sketches, Update
 from .global_batch import Batches, rows_in
@@ -68,6 +69,7 @@ class Recorder:
         self._ids: torch.Tensor | None = None
         self._masks: list[torch.Tensor] = []
         self._updating = self._losses = 0
+        self._inside = False
         self._before: Sketches = {}
 
     @property
@@ -104,6 +106,8 @@ class Recorder:
             self._look(self._shown[id(module)], output)
         if not self._depth:
             self._shown = {}
+            if self._pass is not None and self._inside:
+                self._pass.draws, self._inside = _digest(_states()) != self._pass.random, False
 
     def _trains(self, module: nn.Module) -> bool:
         trained = torch.is_grad_enabled() and module.training and not self.over and not self._updating
@@ -116,10 +120,16 @@ class Recorder:
             self._meet(root)
         self._ids = next((one for one in tensors if one.dim() == 2 and not one.is_floating_point()), None)
         self._masks = [one for one in tensors if self._ids is not None and one.shape == self._ids.shape]
-        self._pass = Pass(rows_in(tensors), _digest(_states()), self._modes(root), past=id(module) in self.wrapped)
+        self._pass = Pass(
+            rows=rows_in(tensors),
+            random=_digest(_states()),
+            training=self._modes(root),
+            past=id(module) in self.wrapped,
+        )
         # DDP asks in its forward whether the backward is to sum.
         self._pass.synced = all(getattr(one, "require_backward_grad_sync", True) for one in self.parallel)
         self._now.passes.append(self._pass)
+        self._inside = True
         if not self.evidence.updates and len(self._now.passes) == 1:
             self._shown = {id(one): plain_name(name) for name, one in root.named_modules()}
 
@@ -128,6 +138,9 @@ class Recorder:
         known = set(self.initial)
         for name, tensor in (*self.named([root]), *named_buffers([root])):
             if self.weights is not None and name in self.weights:
+                if tensor.shape != self.weights[name].shape:
+                    self.evidence.by_hand = True
+                    raise PipelineError(f"{name!r} has another shape as one process: the script divides the model itself")
                 with torch.no_grad():
                     local(tensor).copy_(self.weights[name])
             elif name not in known:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from ..engine.verify.tensor_digest import sketch
-from .evidence import Loader
+from .evidence import COMPRESSED, Loader
 from .global_batch import Fed, Kept
 from .script_hooks import Recorder, plain_name
 
@@ -70,6 +70,7 @@ def _functions(seen: Recorder) -> list[Patch]:
         (scaler, "scale", lambda native: _scaling(native, seen)),
         (scaler, "unscale_", lambda native: _unscaling(native, seen)),
         (nn.parallel.DistributedDataParallel, "__init__", lambda native: _ddp(native, seen)),
+        (nn.parallel.DistributedDataParallel, "register_comm_hook", lambda native: _comm_hook(native, seen)),
         (fsdp, "fully_shard", lambda native: _divided(native, seen, "FSDP")),
         (tensor_parallel, "parallelize_module", lambda native: _divided(native, seen, "TP")),
         (DistributedSampler, "__iter__", lambda native: _sampling(native, seen)),
@@ -169,6 +170,14 @@ def _ddp(native: Any, seen: Recorder) -> Any:
         seen.evidence.buffers_sent &= bool(wrapper.broadcast_buffers)
 
     return init
+
+
+def _comm_hook(native: Any, seen: Recorder) -> Any:
+    def register(wrapper: Any, *args: Any, **kwargs: Any) -> None:
+        native(wrapper, *args, **kwargs)
+        seen.evidence.ways.append(COMPRESSED)
+
+    return register
 
 
 def _divided(native: Any, seen: Recorder, way: str) -> Any:

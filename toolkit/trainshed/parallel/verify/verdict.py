@@ -46,7 +46,9 @@ def judge(ranks: list[Evidence], alone: Evidence | None) -> Verdict:
 
 
 def _rows(found: Compared) -> dict[str, str]:
-    rows = {}
+    rows: dict[str, str] = {}
+    if found.alone is not None and found.alone.by_hand:
+        return rows
     scaled = {"weights"} if notes(found) else set()
     for kind, words in _KINDS.items():
         apart = found.among.get(kind) or found.apart.get(kind)
