@@ -69,6 +69,7 @@ EXAMPLES = {
     "data show": "trainshed data show data",
     "data bench": "trainshed data bench data --workers 0,2",
     "plan": "trainshed plan train.py --stages 2 --microbatches 4",
+    "verify": "trainshed verify train.py -n 2 --hp epochs=1",
     "completion": "trainshed completion bash > trainshed.bash",
 }
 

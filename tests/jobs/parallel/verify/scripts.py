@@ -154,6 +154,8 @@ OWN = """
         return torch.randn(8, 6, generator=g), torch.randint(4, (8,), generator=g)
     loader = [made(step) for step in range(4)]"""
 
+# Causes that N ranks and one process agree with.
+MILD = {"dropout"}
 # name -> (the cause that has to be found, the script)
 PLANTED = {
     "summed and not averaged": planted("sum", wrap=NO_DDP, reduce="for p in model.parameters(): dist.all_reduce(p.grad)"),

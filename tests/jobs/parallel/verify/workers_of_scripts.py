@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 import torch.distributed as dist
 
+from trainshed.parallel.verify.judgement import told
 from trainshed.parallel.verify.play import as_one, as_rank, compare
 from trainshed.parallel.verify.script_hooks import Enough
-from trainshed.parallel.verify.verdict import told
 
 STEPS, SECONDS = 3, 30
 

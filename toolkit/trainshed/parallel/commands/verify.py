@@ -60,8 +60,8 @@ def _verified(job: Job, script: str, ranks: int, options: Namespace) -> int:
 
     from trainshed.base.plain_json import as_json
     from trainshed.contract.hyperparameters import to_argv
+    from trainshed.parallel.verify.judgement import told
     from trainshed.parallel.verify.play import verify
-    from trainshed.parallel.verify.verdict import told
 
     with TemporaryDirectory(prefix="trainshed-verify-") as scratch:
         environ = {**os.environ, **job.environment, **_variables(job, scratch)}

@@ -1,13 +1,23 @@
-"""Whether a script that is parallel by torch's own means trains as one process does: `watch`, and `trainshed verify`.
+"""Whether a script that is parallel by torch's own means trains as one process does.
 
-evidence        what is written down of a few steps
-script_hooks    sees a script's steps, and writes them down
-surroundings    torch's functions that are looked at meanwhile
-global_batch    batches of all ranks, for the one process
-padding         whether a loss has counted some
-agreement       what differs; likely_causes: why, by facts; verdict: in words
-play            starts the ranks and the one process
-rank            the program of each of them
+    from trainshed.parallel import verify
+
+    verify.watch(steps=3)
+
+`trainshed verify` does the same for a script that has no line of ours (docs/verify.md).
+
+Each module knows those above it:
+
+    evidence        what is written down of a few steps
+    global_batch    batches of all ranks, for the one process
+    padding         whether a loss has counted some
+    script_hooks    sees a script's steps, and writes them down
+    surroundings    torch's functions that are looked at meanwhile
+    agreement       what differs
+    likely_causes   why, by facts
+    judgement       in words
+    play            starts the ranks and the one process
+    rank            the program of each of them
 """
 
 from __future__ import annotations

@@ -21,12 +21,13 @@ from trainshed.base.errors import TrainshedError, shorten
 
 from .evidence import ACCELERATE, Evidence, load
 from .global_batch import Fed, GivenBatches, Kept, KeptBatches
+from .judgement import Verdict, judge, told
 from .script_hooks import Recorder
 from .surroundings import looking
-from .verdict import Verdict, judge, told
 
 ALONE = "alone.json"
-_WEIGHTS, _PAUSE, _AFTER = "weights.pt", 0.05, 10.0
+_WEIGHTS, _PAUSE, _AFTER, _LONGEST = "weights.pt", 0.05, 10.0, 600.0
+_AGENTS = "TORCHELASTIC"  # variables that lead to the store of a torchrun that these ranks do not have
 
 
 @contextmanager
@@ -154,6 +155,7 @@ def _command(role: str, folder: Path, steps: int, words: Sequence[str]) -> list[
 def _played(commands: Sequence[list[str]], environ: dict[str, str], limit: float) -> str:
     """Runs the ranks of one job to their end; one that fails ends the others. Returns what went wrong."""
     world, port = len(commands), _free_port()
+    environ = {name: value for name, value in environ.items() if not name.startswith(_AGENTS)}
     with ExitStack() as stack:
         processes = []
         for rank, command in enumerate(commands):
@@ -206,16 +208,16 @@ def watch_here(steps: int) -> None:
     if f"{__package__}.rank" in sys.orig_argv:
         return  # it is being verified
     folder = _shared_folder()
-    context = as_rank(folder, steps, ends=False)
-    recorder = context.__enter__()
+    stack = ExitStack()
+    recorder = stack.enter_context(as_rank(folder, steps, ends=False))
     save = recorder.done
 
     def finished() -> None:
+        stack.pop_all()  # kept until here: torch's functions are put back when it goes
         save()
         if recorder.evidence.rank == 0:
             _wait_for(folder, recorder.evidence.world)
-            environ = {**os.environ, **_variables(0, 1, _free_port())}
-            _played([_command("alone", folder, steps, sys.argv)], environ, float("inf"))
+            _played([_command("alone", folder, steps, sys.argv)], dict(os.environ), _LONGEST)
             print(told(compare(folder)), flush=True)
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -143,9 +143,10 @@ class Recorder:
                     raise PipelineError(f"{name!r} has another shape as one process: the script divides the model itself")
                 with torch.no_grad():
                     local(tensor).copy_(self.weights[name])
-            elif name not in known:
-                self.initial[name] = whole(tensor.detach()).cpu().clone()
-            self.evidence.start[name] = sketch(whole(tensor.detach()))
+            value = whole(tensor.detach())
+            if self.weights is None and self.evidence.rank == 0 and name not in known:
+                self.initial[name] = value.cpu().clone()
+            self.evidence.start[name] = sketch(value)
         old = {id(one) for one in self.replaced}
         every = root.named_parameters(remove_duplicate=False)
         self.evidence.loose += [plain_name(name) for name, one in every if id(one) in old]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -93,7 +94,9 @@ def _called(native: Any, seen: Recorder) -> Any:
 
 
 def _without_dropout(native: Any, seen: Recorder) -> Any:
-    def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    usual = "alpha" not in native.__name__  # whether it is on unless it is told
+
+    def dropout(input: torch.Tensor, p: float = 0.5, training: bool = usual, inplace: bool = False) -> Any:
         if training and p > 0:
             seen.dropped()
         return native(input, p, training and seen.over, inplace)
@@ -102,19 +105,26 @@ def _without_dropout(native: Any, seen: Recorder) -> Any:
 
 
 def _without_attention_dropout(native: Any, seen: Recorder) -> Any:
-    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **more: Any
+    ) -> Any:
         if dropout_p > 0:
             seen.dropped()
-        return native(query, key, value, attn_mask, dropout_p if seen.over else 0.0, **more)
+        return native(query, key, value, attn_mask, dropout_p if seen.over else 0.0, *args, **more)
 
     return attention
 
 
 def _counting(native: Any, seen: Recorder) -> Any:
-    def cross_entropy(input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Any:
-        target = seen.targets(target)
-        seen.counted(target, kwargs.get("ignore_index", -100), kwargs.get("reduction", "mean"))
-        return native(input, target, weight, *args, **kwargs)
+    signature = inspect.signature(native)
+
+    def cross_entropy(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        told = given.arguments
+        told["target"] = seen.targets(told["target"])
+        seen.counted(told["target"], told["ignore_index"], told["reduction"])
+        return native(*given.args, **given.kwargs)
 
     return cross_entropy
 
