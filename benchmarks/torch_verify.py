@@ -2,8 +2,8 @@
 
     python benchmarks/torch_verify.py [--rounds 3]
 
-Both take turns, so that whatever else the machine does meets them alike. Least CPU seconds of a step over all rounds; the first
-step, which also looks at all modules, by itself; the largest memory of a rank; and of the one process.
+Both take turns, so that whatever else the machine does meets them alike. Least CPU seconds of a step over all rounds; the
+first step, which also looks at all modules, by itself; the largest memory of rank 0; and of the one process.
 """
 
 from __future__ import annotations

@@ -111,3 +111,22 @@ def test_two_lines_verify_a_training_that_goes_on(tmp_path: Path) -> None:
     logs = ranks.run_script(2, str(path))
 
     assert "it trains as one process does" in logs[0] and all("trained to the end" in log for log in logs)
+
+
+def test_stages_are_not_compared(project: Project) -> None:
+    (project.folder / "train.py").write_text(
+        "import torch, torch.distributed as dist, torch.nn.functional as F\n"
+        "from torch.distributed.pipelining import PipelineStage, ScheduleGPipe\n"
+        "dist.init_process_group('gloo')\n"
+        "rank, world, model = dist.get_rank(), dist.get_world_size(), torch.nn.Linear(8, 8)\n"
+        "stage = PipelineStage(model, rank, world, torch.device('cpu'))\n"
+        "schedule, optimizer = ScheduleGPipe(stage, 2, loss_fn=F.mse_loss), torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for step in range(4):\n"
+        "    x = torch.ones(8, 8)\n"
+        "    schedule.step(*([x] if rank == 0 else []), **({'target': x} if rank == world - 1 else {}))\n"
+        "    optimizer.step()\n"
+    )
+    done = command(project, "train.py", "-n", "2")
+
+    assert done.status == 3, done.stderr
+    assert "the model is in stages" in done.stdout and "wrong" not in done.stdout

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..engine.verify.comparing import factor_of
 from ..engine.verify.tensor_digest import NOTHING, Sketch
-from .evidence import COMPRESSED, Evidence, Pass, Sketches, Update
+from .evidence import COMPRESSED, STAGES, Evidence, Pass, Sketches, Update
 
 _CLOSE = 1e-3  # of the length of what is compared, in float32
 _UNITS = 8  # of rounding, for shorter types
@@ -56,6 +56,16 @@ class Compared:
         """Ranks that have batches of their own: one of each tensor group."""
         return [one for one in self.ranks if one.rank == min([one.rank, *one.twins])]
 
+    @property
+    def in_stages(self) -> bool:
+        """Whether ranks run other parts of the model."""
+        return any(STAGES in one.ways for one in self.ranks)
+
+    @property
+    def divided_by_hand(self) -> bool:
+        """Whether the script has cut the model into other shapes for each rank."""
+        return self.alone is not None and self.alone.by_hand
+
     def passes(self) -> list[list[Pass]]:
         """Of the replicas, those that belong together, in order."""
         found = []
@@ -95,6 +105,8 @@ def _among(ranks: Sequence[Evidence], step: int, kind: str) -> Difference | None
 
 def _why_not(found: Compared) -> str:
     alone = found.alone
+    if found.in_stages:
+        return "the model is in stages: each rank has parameters of its own"
     if alone is None:
         return "the one process did not run, as the ranks took no step together"
     if alone.error and not alone.updates:

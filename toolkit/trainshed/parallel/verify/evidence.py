@@ -13,7 +13,7 @@ from typing import Any
 from ..engine.verify.tensor_digest import Sketch
 
 Sketches = dict[str, Sketch]
-ACCELERATE, COMPRESSED = "Accelerate's scheduler", "DDP's hook of gradients"
+ACCELERATE, COMPRESSED, STAGES = "Accelerate's scheduler", "DDP's hook of gradients", "stages"
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Loader:
 class Evidence:
     """All of one process.
 
-    twins: ranks of its tensor group. ways: DDP, FSDP, TP, `ACCELERATE`, `COMPRESSED`.
+    twins: ranks of its tensor group. ways: DDP, FSDP, TP, `ACCELERATE`, `COMPRESSED`, `STAGES`.
     start: parameters before the first forward.
     before: those that were divided, before that. loose: names of parameters whose tie is broken.
     norms_by_rank: modules that count over this rank's rows alone. buffers_sent: DDP's broadcast_buffers.

@@ -47,7 +47,7 @@ def judge(ranks: list[Evidence], alone: Evidence | None) -> Verdict:
 
 def _rows(found: Compared) -> dict[str, str]:
     rows: dict[str, str] = {}
-    if found.alone is not None and found.alone.by_hand:
+    if found.divided_by_hand or found.in_stages:
         return rows
     scaled = {"weights"} if notes(found) else set()
     for kind, words in _KINDS.items():

@@ -32,9 +32,11 @@ class Cause:
 
 def causes(found: Compared) -> list[Cause]:
     """All that the facts say is wrong, first what the rest follows from; at most one of them explains the gradients."""
-    if found.alone is not None and found.alone.by_hand:
-        return []  # what its ranks have in common, it knows alone
-    return list(_script(found)) or [cause for look in CAUSES for cause in look(found)]
+    if failed := list(_script(found)):
+        return failed
+    if found.divided_by_hand or found.in_stages:
+        return []  # what its ranks have in common, the script knows alone
+    return [cause for look in CAUSES for cause in look(found)]
 
 
 def _script(found: Compared) -> Iterator[Cause]:
@@ -263,7 +265,8 @@ def _factor(found: Compared) -> Cause | None:
         return Cause(
             "averaged twice",
             f"gradients are 1/{ranks} of those of one process{where}: divided by the number of ranks once too often",
-            "DDP and FSDP divide by the number of ranks themselves: divide neither the loss nor the gradients again",
+            "DDP and FSDP divide by the number of ranks themselves: divide neither the loss nor the gradients again; and "
+            "dist.all_gather carries no gradient, torch.distributed.nn.functional.all_gather does",
         )
     return None
 

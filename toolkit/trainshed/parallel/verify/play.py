@@ -140,8 +140,9 @@ def verify(script: str, arguments: Sequence[str], ranks: int, steps: int, enviro
         found = evidence_of(folder)
         if not any(one.updates or one.error for one in found):
             raise TrainshedError(
-                f"the script took no step of an optimizer as {ranks} ranks ({ended or 'it ended before'})",
-                hint="verify a script that trains, with as many ranks as it wants: -n",
+                f"the script did not get through {steps} steps of an optimizer as {ranks} ranks "
+                f"({ended or 'it ended before'})",
+                hint="it may not train, want another -n, or hang where its ranks have other numbers of batches",
             )
         if all(one.updates for one in found) and len(found) == ranks:
             _played([_command("alone", folder, steps, words)], environ, limit)

@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed import device_mesh, fsdp
+from torch.distributed import device_mesh, fsdp, pipelining
 from torch.distributed.tensor import parallel as tensor_parallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from ..engine.verify.tensor_digest import sketch
-from .evidence import COMPRESSED, Loader
+from .evidence import COMPRESSED, STAGES, Loader
 from .global_batch import Fed, Kept
 from .script_hooks import Recorder, plain_name
 
@@ -74,6 +74,7 @@ def _functions(seen: Recorder) -> list[Patch]:
         (nn.parallel.DistributedDataParallel, "register_comm_hook", lambda native: _comm_hook(native, seen)),
         (fsdp, "fully_shard", lambda native: _divided(native, seen, "FSDP")),
         (tensor_parallel, "parallelize_module", lambda native: _divided(native, seen, "TP")),
+        (pipelining.PipelineStage, "__init__", lambda native: _stage(native, seen)),
         (DistributedSampler, "__iter__", lambda native: _sampling(native, seen)),
         # torch's hook of all modules is not told of arguments that have names.
         (nn.Module, "_call_impl", lambda native: _called(native, seen)),
@@ -188,6 +189,14 @@ def _comm_hook(native: Any, seen: Recorder) -> Any:
         seen.evidence.ways.append(COMPRESSED)
 
     return register
+
+
+def _stage(native: Any, seen: Recorder) -> Any:
+    def init(stage: Any, *args: Any, **kwargs: Any) -> None:
+        native(stage, *args, **kwargs)
+        seen.evidence.ways.append(STAGES)
+
+    return init
 
 
 def _divided(native: Any, seen: Recorder, way: str) -> Any:
