@@ -105,9 +105,10 @@ def test_what_cannot_be_verified_is_refused(words: tuple[str, ...], message: str
 
 
 def test_two_lines_verify_a_training_that_goes_on(tmp_path: Path) -> None:
-    code = "from trainshed.parallel import verify\nverify.watch(2)\n" + script().replace("range(9)", "range(2)")
+    first = "import torch\ncall = torch.nn.Module._call_impl\nfrom trainshed.parallel import verify\nverify.watch(2)\n"
+    last = "assert torch.nn.Module._call_impl is call, 'it is still looked at'\nprint('trained to the end')\n"
     path = tmp_path / "train.py"
-    path.write_text(code + "\nprint('trained to the end')\n")
+    path.write_text(first + script().replace("range(9)", "range(2)") + last)
     logs = ranks.run_script(2, str(path))
 
     assert "it trains as one process does" in logs[0] and all("trained to the end" in log for log in logs)

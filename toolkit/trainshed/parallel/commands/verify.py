@@ -76,6 +76,8 @@ def _verified(job: Job, script: str, ranks: int, options: Namespace) -> int:
 
 def _variables(job: Job, scratch: str) -> dict[str, str]:
     """Where the script finds its channels, and leaves what it writes, which is thrown away. Raises TrainshedError."""
+    import torch
+
     from trainshed.contract.hyperparameters import to_environment_text
 
     found = {}
@@ -89,4 +91,5 @@ def _variables(job: Job, scratch: str) -> dict[str, str]:
         found[f"SM_{name}"] = os.path.join(scratch, name.lower())
         os.makedirs(found[f"SM_{name}"])
     hyperparameters = {f"SM_HP_{name.upper()}": to_environment_text(one) for name, one in job.hyperparameters.items()}
-    return {**found, **hyperparameters, "SM_NUM_GPUS": "0", "SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}
+    gpus = str(torch.cuda.device_count())
+    return {**found, **hyperparameters, "SM_NUM_GPUS": gpus, "SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}

@@ -61,6 +61,7 @@ class Recorder:
         self.replaced: list[torch.Tensor] = []
         self.parallel: list[Any] = []
         self.scale: dict[str, float] = {}
+        self.release: Callable[[], None] = lambda: None  # puts torch's functions back, in a training that goes on
         self._steps, self._rows_of, self._ends, self.done = steps, rows_of, ends, done
         self._depth = 0
         self._now = Update()
@@ -81,6 +82,8 @@ class Recorder:
 
     def began(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Before a forward of any module; returns the arguments that it is to have."""
+        if self.over:
+            self.release()
         self._depth += 1
         if self._depth > 1 or not self._trains(module):
             return args, kwargs
