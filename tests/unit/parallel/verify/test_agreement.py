@@ -58,6 +58,22 @@ def test_other_batches_are_not_compared() -> None:
     assert verdict.status == 3 and "had other batches in step 1: 3 rows, and the ranks 2" in told(verdict)
 
 
+def test_ranks_without_a_step_or_a_forward_are_no_crash() -> None:
+    from trainshed.parallel.verify.judgement import judge
+
+    none, one, alone = evidence(0, 1.0), evidence(1, 1.0), evidence(0, 1.0)
+    none.updates, none.error = [], "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+    one.error = "ValueError: bad label"
+    failed = judge([none, one], alone)
+    (cause,) = failed.causes
+    assert cause.key == "error" and "rank 1 ended with ValueError: bad label" in cause.text
+    assert failed.why_not == "the ranks took no step together"
+    ranks = [evidence(0, 1.0), evidence(1, 1.0)]
+    for some in (*ranks, alone):
+        some.updates[0].passes.clear()
+    assert judge(ranks, alone).status == 0
+
+
 def test_evidence_is_the_same_when_it_is_read(tmp_path: Path) -> None:
     from trainshed.parallel.verify.evidence import Loader, load
 

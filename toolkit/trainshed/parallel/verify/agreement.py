@@ -107,8 +107,8 @@ def _why_not(found: Compared) -> str:
     alone = found.alone
     if found.in_stages:
         return "the model is in stages: each rank has parameters of its own"
-    if alone is None:
-        return "the one process did not run, as the ranks took no step together"
+    if alone is None or not all(one.updates for one in found.ranks):
+        return "the ranks took no step together"
     if alone.error and not alone.updates:
         return f"as one process the script ended with {alone.error}"
     if not alone.updates:
@@ -175,6 +175,8 @@ def _given(step: Update) -> list[Sketch]:
 
 
 def _outputs(ranks: Sequence[Evidence], alone: Update) -> Difference | None:
+    if not alone.passes or not all(rank.updates[0].passes for rank in ranks):
+        return None  # it is stepped without a forward
     wide = tolerance(ranks)
     first = alone.passes[0].outputs
     for name, (shape, sketches) in first.items():

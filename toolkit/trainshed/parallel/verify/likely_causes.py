@@ -14,6 +14,7 @@ from .evidence import ACCELERATE, Evidence, Pass, Sketches
 
 _BARELY = 0.02
 _TIED = "is shared with a parameter already managed"
+_CONNECTIONS = ("gloo", "NCCL", "Connection", "DistNetworkError")
 _UNUSED = ("finished reduction in the prior iteration", "were not used in producing loss")
 
 
@@ -40,7 +41,9 @@ def causes(found: Compared) -> list[Cause]:
 
 
 def _script(found: Compared) -> Iterator[Cause]:
-    for one in (one for one in found.ranks if one.error):
+    failed = [one for one in found.ranks if one.error]
+    # A rank that others have left fails later, by its connections.
+    for one in sorted(failed, key=lambda one: any(word in one.error for word in _CONNECTIONS)):
         if any(words in one.error for words in _UNUSED):
             yield Cause(
                 "unused",
