@@ -71,6 +71,7 @@ EXAMPLES = {
     "data check": "trainshed data check tabular data --hp target=price",
     "data bench": "trainshed data bench data --workers 0,2",
     "plan": "trainshed plan train.py --stages 2 --microbatches 4",
+    "verify": "trainshed verify train.py -n 2 --hp epochs=1",
     "completion": "trainshed completion bash > trainshed.bash",
 }
 

@@ -59,7 +59,7 @@ MAY_KNOW: dict[str, set[str]] = {
     **dict.fromkeys(("checkpoint", "autopatch", "metrics", "data", "compiler"), GROUND),
     "observe": {*GROUND, "metrics"},  # whose steps stand in where none were measured
     "parallel": {*GROUND, "checkpoint", "machine"},  # its checkpoints go through the same engine
-    "parallel/commands": {*GROUND, "cli", "parallel"},
+    "parallel/commands": {*GROUND, "cli", "runner", "parallel"},
     "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
     "studio": set(),
     "studio/rules": {*GROUND, "metrics", "observe"},

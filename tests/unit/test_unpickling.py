@@ -47,6 +47,7 @@ ALLOWED = {
     "machine/isolation.py: spec.loader.exec_module": (1, OURS),
     "compiler/mp_fn.py: runpy.run_path": (1, SCRIPT),
     "parallel/plan/command.py: runpy.run_path": (1, SCRIPT),
+    "parallel/verify/rank.py: runpy.run_path": (1, SCRIPT),
     "studio/rules/watching.py: spec.loader.exec_module": (1, SCRIPT),
     "autopatch/__init__.py: self._loader.exec_module": (1, "the import that Python does anyway"),
     "autopatch/startup/sitecustomize.py: spec.loader.exec_module": (1, "the import that Python does anyway"),

@@ -19,6 +19,7 @@ from .engine.checking import meet
 from .engine.object_collectives import CLIP, SCALE
 from .engine.remote_parameters import AbsentParameter
 from .ground.shards import local, norms, whole
+from .local_parts import refuse_local
 from .masters import refuse_plain
 from .mixing import refuse_mixing
 from .reads import install as install_reads
@@ -181,8 +182,12 @@ def _follow(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
 
 
 def _try(optimizer: torch.optim.Optimizer) -> None:
-    """Once, where a rank moves some of the parameters alone."""
+    """Once, where a rank moves some of the parameters alone, or parts of them."""
     here = session.grid
+    if here is not None and here.world > 1 and optimizer not in session.tried_in_parts:
+        session.tried_in_parts.add(optimizer)  # also while it is tried
+        if not refuse_local(optimizer):
+            session.tried_in_parts.discard(optimizer)
     alone = _divided() or (here is not None and here.settings.shard_optimizer_state and here.world > 1)
     if alone and optimizer not in session.tried:
         session.tried.add(optimizer)  # also while it is tried

@@ -11,7 +11,7 @@ import copy
 import inspect
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,11 +87,32 @@ def _stepped(optimizer: torch.optim.Optimizer, pieces: list[list[nn.Parameter]],
         large: `id` of those that have a large gradient.
     """
     copies = [[_copied(one, id(one) in large) for one in group] for group in pieces]
-    with _standing_in(optimizer, copies), torch.no_grad():
+    with stepping(optimizer, copies) as step:
+        step()
+        return [[one.detach(), *_tensors(optimizer.state[one])] for group in copies for one in group]
+
+
+@contextmanager
+def stepping(
+    optimizer: torch.optim.Optimizer, stand_ins: list[list[nn.Parameter]], *, fresh: bool = False
+) -> Iterator[Callable[[], None]]:
+    """Within this context an optimizer has stand-ins for its parameters, and all that it does is forgotten.
+
+    Args:
+        stand_ins: for the parameters of each group that have a gradient here, in order, with a part of their state.
+        fresh: they have no state, and may stand for any parameters.
+
+    Yields:
+        what takes a step with them.
+    """
+
+    def step() -> None:
         for hook in list(optimizer._optimizer_step_pre_hooks.values()):
             hook(optimizer, (), {})
         inspect.unwrap(type(optimizer).step)(optimizer)
-        return [[one.detach(), *_tensors(optimizer.state[one])] for group in copies for one in group]
+
+    with _standing_in(optimizer, stand_ins, fresh), torch.no_grad():
+        yield step
 
 
 def _copied(piece: nn.Parameter, is_large: bool) -> nn.Parameter:
@@ -102,14 +123,14 @@ def _copied(piece: nn.Parameter, is_large: bool) -> nn.Parameter:
 
 
 @contextmanager
-def _standing_in(optimizer: torch.optim.Optimizer, copies: list[list[nn.Parameter]]) -> Iterator[None]:
+def _standing_in(optimizer: torch.optim.Optimizer, copies: list[list[nn.Parameter]], fresh: bool) -> Iterator[None]:
     """Within this context an optimizer has stand-ins alone, and all that it does is forgotten."""
     groups, own, state = optimizer.param_groups, dict(vars(optimizer)), optimizer.state
     before = [dict(group) for group in groups]
     real = [(one, one.grad) for group in groups for one in group["params"] if not isinstance(one, AbsentParameter)]
     optimizer.state = defaultdict(dict)
     for group, given in zip(groups, copies, strict=True):
-        for one, stand_in in zip(_here(group), given, strict=True):
+        for one, stand_in in () if fresh else zip(_here(group), given, strict=True):
             if one in state:
                 optimizer.state[stand_in] = {key: _cut(value, one) for key, value in state[one].items()}
         group["params"] = given

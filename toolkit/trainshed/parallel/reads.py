@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
+from torch.utils._pytree import tree_map_only
 
 from .engine.alarm import waited_in_vain
 from .engine.object_collectives import READ, replicas_agree
@@ -37,6 +38,22 @@ _SUMS = (
     *(_aten.any.default, _aten.any.dim, _aten.any.dims),
 )
 _TRUTHS = frozenset(_SUMS[2:])
+# torch writes into whole tensors what it has made of one part, or asserts that it does not.
+_PLACED = (
+    *(_aten.index_add_.default, _aten.index_copy_.default, _aten.index_put_.default),
+    *(_aten.index_fill_.int_Scalar, _aten.index_fill_.int_Tensor, _aten.scatter_add_.default),
+    *(_aten.scatter_.src, _aten.scatter_.value),
+)
+# torch takes the mean of the means of parts, which may have different sizes.
+_LOSSES = (
+    *(_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.huber_loss.default, _aten.soft_margin_loss.default),
+    *(_aten.binary_cross_entropy.default, _aten.binary_cross_entropy_with_logits.default),
+)
+_LOSS_GRADIENTS = (
+    *(_aten.mse_loss_backward.default, _aten.smooth_l1_loss_backward.default, _aten.huber_loss_backward.default),
+    *(_aten.soft_margin_loss_backward.default, _aten.binary_cross_entropy_backward.default),
+)
+_NONE, _MEAN = 0, 1  # torch's numbers of reductions
 _TAIL = "_dispatch_fast_path_python_tail"
 
 
@@ -46,6 +63,8 @@ def install() -> None:
     handlers[_aten._local_scalar_dense.default] = _number
     handlers.update(dict.fromkeys(_UNDIVIDED, _undivided))
     handlers.update(dict.fromkeys(_SUMS, _sum))
+    handlers.update(dict.fromkeys(_PLACED, _placed))
+    handlers.update(dict.fromkeys((*_LOSSES, *_LOSS_GRADIENTS), _loss))
     dispatcher: Any = DTensor._op_dispatcher
     if native := getattr(type(dispatcher), _TAIL, None):
         setattr(dispatcher, _TAIL, partial(_tail, native, dispatcher))
@@ -99,17 +118,22 @@ def _number(_op: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
 
 
 def _sum(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """As torch's own, which runs while this one is not there: parts of norms are joined before, truths after."""
-    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    """As torch's own; parts of norms are joined before, truths after."""
     given = args[0]
     if any(isinstance(one, Partial) and type(one) is not Partial for one in given.placements):
         given = _joined(given)
-    del handlers[op]
-    try:
-        found = op(given, *args[1:], **kwargs)
-    finally:
-        handlers[op] = _sum
+    found = _native(op, (given, *args[1:]), kwargs)
     return _joined(found) if op in _TRUTHS else found
+
+
+def _native(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """torch's own, which runs while ours is not there."""
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    ours = handlers.pop(op)
+    try:
+        return op(*args, **kwargs)
+    finally:
+        handlers[op] = ours
 
 
 def _joined(tensor: DTensor) -> DTensor:
@@ -120,6 +144,30 @@ def _joined(tensor: DTensor) -> DTensor:
 
 def _undivided(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return op(*(read(one) if isinstance(one, DTensor) else one for one in args), **kwargs)
+
+
+def _placed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A write to some places of a tensor: into the whole one, of which each rank keeps its part."""
+    changed, rest = args[0], tree_map_only(DTensor, read, (args[1:], kwargs))
+    if not isinstance(changed, DTensor):
+        return op(changed, *rest[0], **rest[1])
+    made = op(read(changed).clone(), *rest[0], **rest[1])
+    parts = distribute_tensor(made, changed.device_mesh, changed.placements, src_data_rank=None)
+    return changed.copy_(parts)
+
+
+def _loss(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A mean over all numbers, and the gradient of one."""
+    names = [one.name for one in op._schema.arguments]
+    given = {one.name: one.default_value for one in op._schema.arguments} | dict(zip(names, args, strict=False)) | kwargs
+    if given["reduction"] != _MEAN:
+        return _native(op, args, kwargs)
+    given["reduction"] = _NONE
+    if op in _LOSSES:
+        return op(*given.values()).mean()
+    size = given["self"]
+    given["grad_output"] = torch.ones_like(size) * (given["grad_output"] / size.numel())
+    return op(*given.values())
 
 
 def _tail(native: Any, dispatcher: Any, op: Any, args: tuple[Any, ...], *facts: Any) -> Any:

@@ -69,6 +69,7 @@ class Session:
     tensor_marks: modules that the script wants divided among the ranks of a tensor group, or does not.
     context_marks: blocks inside of which it wants sequences divided, or does not.
     tried: optimizers of which it is known that they update no parameter by others.
+    tried_in_parts: those that do the same to a part of a parameter as to the whole.
     """
 
     grid: Grid | None = None
@@ -83,6 +84,7 @@ class Session:
     tensor_marks: TensorMarks = field(default_factory=TensorMarks)
     context_marks: TensorMarks = field(default_factory=TensorMarks)
     tried: WeakSet[Any] = field(default_factory=WeakSet)
+    tried_in_parts: WeakSet[Any] = field(default_factory=WeakSet)
 
     def clear(self) -> None:
         """Forgets everything."""

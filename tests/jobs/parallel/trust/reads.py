@@ -7,9 +7,12 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.distributed.tensor import distribute_tensor
 
 import trainshed.parallel as pipe
+from trainshed.parallel.ground.shards import whole
 
 from .table import begin, case, refused, same
 from .training import Alone, sgd, squared
@@ -121,7 +124,7 @@ class Lars(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         del closure
         for group in self.param_groups:
             for one in group["params"]:
@@ -142,7 +145,7 @@ class Lamb(torch.optim.Optimizer):
         self.limit = limit
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         del closure
         every = [one for group in self.param_groups for one in group["params"] if one.grad is not None]
         scale = 1.0
@@ -168,7 +171,7 @@ class Blockwise(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         del closure
         for group in self.param_groups:
             for one in group["params"]:
@@ -176,15 +179,37 @@ class Blockwise(torch.optim.Optimizer):
                     self._update(one, group["lr"])
 
     def _update(self, one: Any, lr: float) -> None:
-        state, moment = self.state[one], one.grad.detach().clone()
+        state, moment = self.state[one], self.held(one.grad).detach().clone()
         if "codes" in state:
-            kept = (state["codes"].float() / 127 * state["scales"]).flatten()[: one.numel()]
-            moment.add_(kept.view(one.shape), alpha=0.9)
+            kept = (state["codes"].float() / 127 * state["scales"]).flatten()[: moment.numel()]
+            moment.add_(kept.view(moment.shape), alpha=0.9)
         flat = moment.flatten()
         blocks = nn.functional.pad(flat, (0, -len(flat) % 16)).view(-1, 16)
         state["scales"] = blocks.abs().amax(1, keepdim=True).clamp(min=1e-12)
         state["codes"] = torch.round(blocks / state["scales"] * 127).to(torch.int8)
-        one.add_(moment, alpha=-lr)
+        self.held(one).add_(moment, alpha=-lr)
+
+    @staticmethod
+    def held(tensor: Any) -> Any:
+        """What the blocks are of."""
+        return tensor
+
+
+class BlockwiseByParts(Blockwise):
+    """The same in blocks of what a rank has."""
+
+    @staticmethod
+    def held(tensor: Any) -> Any:
+        return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+class MomentumByParts(BlockwiseByParts):
+    """Goes by each number alone."""
+
+    def _update(self, one: Any, lr: float) -> None:
+        moment = self.state[one].setdefault("moment", torch.zeros_like(self.held(one)))
+        moment.mul_(0.9).add_(self.held(one.grad))
+        self.held(one).add_(moment, alpha=-lr)
 
 
 def trained(
@@ -248,6 +273,72 @@ def states_in_blocks() -> None:
             "Blockwise does something to a divided parameter that torch does not do in parts",
         )
         pipe.shutdown()
+
+
+@case(ranks=2)
+def states_in_blocks_of_what_a_rank_has() -> None:
+    for settings in (TENSOR, SHARDED):
+        trained(None, MomentumByParts, **settings)
+        refused(
+            lambda settings=settings: trained(None, BlockwiseByParts, **settings),
+            "BlockwiseByParts does something else to a part of a parameter than to the whole one",
+        )
+        pipe.shutdown()
+
+
+PLACES = torch.tensor([1, 8])
+WRITES: tuple[Callable[[torch.Tensor], Any], ...] = (
+    lambda t: t.index_add_(0, PLACES, torch.ones(2, *t.shape[1:])),
+    lambda t: t.index_copy_(0, PLACES, torch.ones(2, *t.shape[1:])),
+    lambda t: t.index_fill_(0, PLACES, 3.0),
+    lambda t: t.__setitem__(PLACES, 3.0),
+    lambda t: t.__setitem__(t > 0.1, 3.0),
+)
+
+
+@case(ranks=2)
+def losses_and_places_of_tensors_in_parts_of_other_sizes() -> None:
+    for settings in (TENSOR, SHARDED):
+        _, first = stepped(**settings)
+        for one in (first.detach(), first.grad):
+            given, target = whole(one).clone(), torch.linspace(-1, 1, 9).expand(one.shape).contiguous()
+            parts = distribute_tensor(target, one.device_mesh, one.placements)
+            for loss in (F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.soft_margin_loss, F.binary_cross_entropy_with_logits):
+                mine, alone = one.clone().requires_grad_(), given.clone().requires_grad_()
+                found, want = loss(mine, parts), loss(alone, target)
+                found.backward(), want.backward()
+                torch.testing.assert_close(found.item(), want.item())
+                torch.testing.assert_close(whole(mine.grad), alone.grad)
+            for write in WRITES:
+                mine, alone = one.clone(), given.clone()
+                write(mine), write(alone)
+                torch.testing.assert_close(whole(mine), alone)
+        pipe.shutdown()
+
+
+@case(ranks=2)
+def a_hook_is_called_once_with_the_whole_gradient() -> None:
+    """It cuts the gradient, which would be another one if it were called for each rank's rows."""
+    begin(microbatches=2, **TENSOR)
+    torch.manual_seed(3)
+    alone, calls = net(9), dict[str, int]()
+    one, part = Alone(alone, 0.5 / pipe.dp_size()), None
+    for part in [part for replica in range(pipe.dp_size()) for part in rows(0, replica, 9).chunk(2)]:
+        squared(one, part)
+    torch.manual_seed(3)
+    model = pipe.PipelineModel(net(9))
+    for name, parameter in model.named_parameters():
+
+        def cut(parameter: Any, name: str = name) -> None:
+            calls[name] = calls.get(name, 0) + 1
+            parameter.grad.clamp_(-0.01, 0.01)
+
+        parameter.register_post_accumulate_grad_hook(cut)
+    pipe.step(squared)(model, rows(0, pipe.dp_rank(), 9))
+    assert set(calls.values()) == {1}, calls
+    for mine, its in zip(model.parameters(), alone.parameters(), strict=True):
+        found: Any = (mine.grad, its.grad)
+        torch.testing.assert_close(whole(found[0]), found[1].clamp(-0.01, 0.01), rtol=1e-5, atol=1e-6)
 
 
 def stepped(**settings: Any) -> Any:

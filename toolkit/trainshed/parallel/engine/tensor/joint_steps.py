@@ -35,6 +35,7 @@ from ..object_collectives import FINDINGS, objects
 from ..placement import broadcast_buffers
 from ..shard_mesh import ShardMesh
 from ..verify.tensor_digest import sketch
+from ..verify.traces import waiting_hooks
 from ..verify.unit_outputs import Watch
 from .batch_rotation import Turn, exchange
 from .gradient_averaging import Means
@@ -259,7 +260,7 @@ class JointEngine:
             sketches = {name: sketch(whole(p.detach())) for name, p in self._root.named_parameters()}
         means = Means(self._grid, self.holding.parameters, self._bucket_bytes, self._shards)
         try:
-            with parted.watched(watch):
+            with parted.watched(watch), waiting_hooks(self._root) as hooks:
                 results, after = self._turns(parted, step, watch, mine)
             if shards := self._at_work():
                 shards.close()
@@ -277,6 +278,8 @@ class JointEngine:
         self._steps += step.trains
         if reference is not None and watch is not None:
             self._say(reference.compare(watch, results, sketches, self._steps))
+        if step.trains:
+            hooks()
         return results
 
     def _turns(self, parted: Parted, step: Step, watch: Watch | None, mine: int) -> tuple[list[Any], States]:

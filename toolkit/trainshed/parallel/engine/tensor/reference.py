@@ -130,8 +130,7 @@ class Reference:
         found = Outcome(watch.seen, frozenset(watch.again), [results_of(one) for one in results], parameters=parameters)
         found.buffers = {name: sketch(buffer) for name, buffer in self._root.named_buffers()}
         if self._training:
-            hooked = {name for name, p in trained.items() if p._post_accumulate_grad_hooks}  # type: ignore[attr-defined]
-            found.trained = tuple(name for name in trained if name not in hooked)
+            found.trained = tuple(trained)
             gradients = {name: trained[name].grad for name in found.trained}
             found.gradients = {
                 name: sketch(whole(one)).rounded_as(trained[name].dtype)

@@ -122,7 +122,7 @@ def differences(found: Sequence[Findings], order: Order, again: Again | None = N
         # Gradients are summed in float32 in some ways.
         retyped = kind in (OUTPUT, RESULT) and NOTHING not in (have, want) and have.unit != want.unit
         if retyped or not distance <= allowed:
-            scale, factor = want.length or 1.0, _factor(have, want)
+            scale, factor = want.length or 1.0, factor_of(have, want)
             place = (kind, at, microbatch)
             wrong.append(Difference(place, name, one, microbatch, distance / scale, allowed / scale, factor, retyped))
 
@@ -174,7 +174,7 @@ def _sums(at: int, name: str, one: Findings, have: Sketch, found: Sequence[Findi
     if distance <= allowed:
         return []
     scale = want.length or 1.0
-    return [Difference((SUM, at, 0), name, one, 0, distance / scale, allowed / scale, _factor(have, want))]
+    return [Difference((SUM, at, 0), name, one, 0, distance / scale, allowed / scale, factor_of(have, want))]
 
 
 def unsteady(again: Again) -> str:
@@ -282,7 +282,7 @@ def _spread(sketches: Sequence[Sketch]) -> float:
     return max(sketches[0].distance(other) for other in sketches[1:])
 
 
-def _factor(have: Sketch, want: Sketch) -> float:
+def factor_of(have: Sketch, want: Sketch) -> float:
     """What `want` is multiplied by, if that is all that differs; not a number otherwise."""
     square = sum(a * a for a in want.products)
     if not square:

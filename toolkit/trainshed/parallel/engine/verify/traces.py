@@ -76,7 +76,7 @@ def no_gradients(root: nn.Module) -> Iterator[None]:
     """Within the block parameters have no gradients of before, and no hooks that wait for gradients."""
     kept = []
     for parameter in root.parameters():
-        hooks: Any = parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+        hooks = _hooks(parameter)
         kept.append((parameter, parameter.grad, hooks, dict(hooks or {})))
         parameter.grad = None
         if hooks:
@@ -88,6 +88,33 @@ def no_gradients(root: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
             if hooks is not None:
                 hooks.update(every)
+
+
+@contextmanager
+def waiting_hooks(root: nn.Module) -> Iterator[Callable[[], None]]:
+    """Within the block no hook is told that a gradient is there: it is a part of one, and another part may come.
+
+    Yields:
+        what calls the hooks, when gradients are those of the whole batch.
+    """
+    kept = [(parameter, hooks, dict(hooks)) for parameter in root.parameters() if (hooks := _hooks(parameter))]
+
+    def call() -> None:
+        for parameter, _, every in kept:
+            for hook in every.values() if parameter.grad is not None else ():
+                hook(parameter)
+
+    for _, hooks, _ in kept:
+        hooks.clear()
+    try:
+        yield call
+    finally:
+        for _, hooks, every in kept:
+            hooks.update(every)
+
+
+def _hooks(parameter: nn.Parameter) -> Any:
+    return parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
 
 
 def _putting(tensor: torch.Tensor, before: torch.Tensor) -> Callable[[], None]:

@@ -1,0 +1,240 @@
+"""Plays a script as several ranks and as one process, and compares the two."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from trainshed.base.errors import TrainshedError, shorten
+
+from .evidence import ACCELERATE, Evidence, load
+from .global_batch import Fed, GivenBatches, Kept, KeptBatches
+from .judgement import Verdict, judge, told
+from .script_hooks import Recorder
+from .surroundings import looking
+
+ALONE = "alone.json"
+_WEIGHTS, _PAUSE, _AFTER, _LONGEST = "weights.pt", 0.05, 10.0, 600.0
+_AGENTS = "TORCHELASTIC"  # variables that lead to the store of a torchrun that these ranks do not have
+
+
+@contextmanager
+def as_rank(folder: Path, steps: int, *, ends: bool = True) -> Iterator[Recorder]:
+    """Within this context the script is one of the ranks, by the variables of torchrun."""
+    rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    kept = Kept(folder, rank)
+
+    def save() -> None:
+        kept.open = False
+        recorder.evidence.loaders = kept.loaders
+        if any(type(one).__name__ == "AcceleratedScheduler" for one in gc.get_objects()):
+            recorder.evidence.ways.append(ACCELERATE)
+        if rank == 0:
+            torch.save(recorder.initial, folder / _WEIGHTS)
+        recorder.evidence.save(folder / f"rank-{rank}.json")
+
+    recorder = Recorder(rank, world, steps, ends=ends, done=save, batches=KeptBatches(folder, kept))
+    try:
+        with looking(recorder, kept, None):
+            yield recorder
+    except Exception as error:
+        recorder.evidence.error = _told(error)
+        raise
+    finally:
+        if kept.open:
+            save()
+
+
+@contextmanager
+def as_one(folder: Path, steps: int) -> Iterator[Recorder]:
+    """Within this context the script is one process, and gets what all ranks got."""
+    ranks = evidence_of(folder)
+    replicas = [one for one in ranks if one.rank == min([one.rank, *one.twins])]
+    weights = torch.load(folder / _WEIGHTS, weights_only=True)
+    first = [one.updates[0].passes[0].rows for one in ranks if one.updates and one.updates[0].passes]
+    sources = [one.rank for one in replicas]
+    fed, given = Fed(folder, sources, ranks[0].loaders), GivenBatches(folder, sources, _all_rows(replicas))
+    rows_of = partial(_places, ranks=first, replicas=replicas)
+    recorder = Recorder(0, 1, steps, weights=weights, rows_of=rows_of, batches=given)
+    try:
+        with looking(recorder, Kept(None, 0), fed):
+            yield recorder
+    except Exception as error:
+        recorder.evidence.error = _told(error)
+        raise
+    finally:
+        recorder.evidence.given = given.made
+        recorder.evidence.save(folder / ALONE)
+
+
+def _all_rows(replicas: Sequence[Evidence]) -> dict[tuple[int, int], list[str]]:
+    """Step and number of a forward -> the rows of all ranks."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for one in replicas:
+        for step, update in enumerate(one.updates):
+            for number, passing in enumerate(update.passes):
+                found.setdefault((step, number), []).extend(passing.rows)
+    return found
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {shorten(str(error))}"
+
+
+def _places(rows: list[str], ranks: Sequence[list[str]], replicas: Sequence[Evidence]) -> list[list[int]]:
+    """Where each rank's rows are among all; as they come, where they are not the same to the bit (they were filled up)."""
+    counts = [len(one) for one in ranks]
+    where: dict[str, list[int]] = {}
+    for at, row in reversed(list(enumerate(rows))):
+        where.setdefault(row, []).append(at)
+    if len(replicas) == len(ranks) and not all(row in where for one in ranks for row in one):
+        starts = [sum(counts[:at]) for at in range(len(counts))]
+        return [list(range(start, start + count)) for start, count in zip(starts, counts, strict=True)]
+    found = []
+    for one in ranks:
+        taken = {row: list(places) for row, places in where.items()} if len(replicas) < len(ranks) else where
+        found.append([taken[row].pop() if taken.get(row) else 0 for row in one])
+    return found
+
+
+def evidence_of(folder: Path) -> list[Evidence]:
+    """Of all ranks that have left some, in order."""
+    found = [load(path) for path in folder.glob("rank-*.json")]
+    return sorted(found, key=lambda one: one.rank)
+
+
+def compare(folder: Path) -> Verdict:
+    """What the evidence of a folder says."""
+    alone = load(folder / ALONE) if (folder / ALONE).exists() else None
+    return judge(evidence_of(folder), alone)
+
+
+# Processes -----------------------------------------------------------------------------------------------------------
+
+
+def verify(script: str, arguments: Sequence[str], ranks: int, steps: int, environ: dict[str, str], limit: float) -> Verdict:
+    """Runs a script as so many ranks, and as one process.
+
+    Args:
+        limit: seconds that either may take.
+
+    Raises:
+        TrainshedError: no step was taken.
+    """
+    with tempfile.TemporaryDirectory(prefix="trainshed-verify-") as name:
+        folder = Path(name)
+        words = [script, *arguments]
+        ended = _played([_command("rank", folder, steps, words)] * ranks, environ, limit)
+        found = evidence_of(folder)
+        if not any(one.updates or one.error for one in found):
+            raise TrainshedError(
+                f"the script did not get through {steps} steps of an optimizer as {ranks} ranks "
+                f"({ended or 'it ended before'})",
+                hint="it may not train, want another -n, or hang where its ranks have other numbers of batches",
+            )
+        if all(one.updates for one in found) and len(found) == ranks:
+            _played([_command("alone", folder, steps, words)], environ, limit)
+        return compare(folder)
+
+
+def _command(role: str, folder: Path, steps: int, words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", f"{__package__}.rank", role, str(folder), str(steps), *words]
+
+
+def _played(commands: Sequence[list[str]], environ: dict[str, str], limit: float) -> str:
+    """Runs the ranks of one job to their end; one that fails ends the others. Returns what went wrong."""
+    world, port = len(commands), _free_port()
+    environ = {name: value for name, value in environ.items() if not name.startswith(_AGENTS)}
+    with ExitStack() as stack:
+        processes = []
+        for rank, command in enumerate(commands):
+            own = {**environ, **_variables(rank, world, port)}
+            processes.append(stack.enter_context(subprocess.Popen(command, env=own)))
+            stack.callback(_end, processes[-1])
+        deadline = time.monotonic() + limit
+        while any(one.poll() is None for one in processes):
+            failed = next((at for at, one in enumerate(processes) if one.poll()), None)
+            if failed is not None:
+                deadline = min(deadline, time.monotonic() + _AFTER)
+            if time.monotonic() > deadline:
+                return f"rank {failed} failed" if failed is not None else f"it took more than {limit:g} s"
+            time.sleep(_PAUSE)
+    return next((f"rank {at} failed" for at, one in enumerate(processes) if one.returncode), "")
+
+
+def _variables(rank: int, world: int, port: int) -> dict[str, str]:
+    """torchrun's, of which a rank has to be one."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "TORCHDYNAMO_DISABLE": "1",  # what is compiled is not seen
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        process.kill()
+    process.wait()
+
+
+# Two lines in a script -----------------------------------------------------------------------------------------------
+
+
+def watch_here(steps: int) -> None:
+    """See `trainshed.parallel.verify.watch`."""
+    if f"{__package__}.rank" in sys.orig_argv:
+        return  # it is being verified
+    folder = _shared_folder()
+    stack = ExitStack()
+    recorder = stack.enter_context(as_rank(folder, steps, ends=False))
+    save = recorder.done
+
+    def finished() -> None:
+        save()
+        if recorder.evidence.rank == 0:
+            _wait_for(folder, recorder.evidence.world)
+            _played([_command("alone", folder, steps, sys.argv)], dict(os.environ), _LONGEST)
+            print(told(compare(folder)), flush=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    recorder.done, recorder.release = finished, stack.close
+
+
+def _shared_folder() -> Path:
+    """The same for all ranks of this start on this host."""
+    own = f"{os.environ.get('MASTER_PORT', '0')}-{os.environ.get('TORCHELASTIC_RUN_ID', os.getppid())}"
+    folder = Path(tempfile.gettempdir(), f"trainshed-verify-{os.getuid()}-{own}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise TrainshedError(f"{folder} is somebody else's", hint="remove it, or set TMPDIR")
+    return folder
+
+
+def _wait_for(folder: Path, world: int) -> None:
+    deadline = time.monotonic() + 6 * _AFTER
+    while len(list(folder.glob("rank-*.json"))) < world and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
