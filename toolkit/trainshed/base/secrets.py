@@ -15,7 +15,6 @@ quote it, and as it stands in a URL.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
@@ -23,6 +22,8 @@ import re
 
 from .secret_shapes import MASK as MASK
 from .secret_shapes import URL_LOGIN, has_signs, mask_shapes, narrow
+from .secret_words import SUSPECTS
+from .secret_words import is_secret_name as is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,37 +42,6 @@ _COMMON = frozenset({
     "mongo", "example", "changeme", "public", "private", "completed", "failed", "stopped",
 })  # fmt: skip
 
-# Patterns are strings, compiled by `re` when first used: a job without secrets never pays for them at start.
-_SUSPECTS = (
-    "secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "jwt", "pwd", "webhook", "cookie",
-    "connection", "conn_str",
-)  # fmt: skip
-_SUSPECT_ENDS = ("pat", "pass", "pw", "sas", "creds", "dsn")
-# What names a secret wherever it stands in a name: PGPASSWORD, DBPassword, WANDB_API_KEY, hftoken.
-_CERTAIN = (
-    r"(?i)secret(?!ar)|passw(?:or)?d(?!s?[^a-z]?(?:strength|length|policy|policies|rule|score))|passphrase|credential"
-    r"|(?:api|access|private|secret|signing|encryption|ssh|storage|account|license)[^a-z]?keys?(?![a-z])"
-    r"|(?:auth|access|api|refresh|session|hub|hf|bot|sas|id)[^a-z]?tokens?(?![a-z])|[^a-z]pwd$|(?:^|[^a-z])cookies?$"
-    r"|authorization$|webhook(?:[^a-z]?ur[il])?$|client[^a-z]key[^a-z]data$|connection[^a-z]?string|conn[^a-z]?str$|(?:^|[^a-z])sas$"
-    r"|(?:git(?:hub|lab)?|azure|devops|ado|bitbucket|jira)[^a-z]?pat$|(?:^|[^a-z])creds$|sentry[^a-z]?dsn$"
-    r"|(?:db|database|sql|mysql|pg|postgres|smtp|mail|redis|ftp|ssh|sudo|become|ldap|proxy|registry|user|admin|root|basic)[^a-z]?(?:pass|pw)$"
-    r"|(?:openai|anthropic|wandb|stripe|sendgrid|datadog|mistral|cohere|comet|neptune|deploy|master|service|client)[^a-z]?keys?$"
-)
-# What names one in capitals, as variables have it, unless a key or pass of this kind is harmless.
-_VARIABLE = r"[A-Z0-9_]*_(?:KEY|PAT|PASS|PW|TOKEN)"
-_OPEN_KEYS = (
-    r"(?:PRIMARY|FOREIGN|PARTITION|SORT|CACHE|GROUP|LABEL|IMAGE|TEXT|TARGET|INPUT|OUTPUT|FEATURE|PUBLIC|COLUMN|COL|INDEX|ROW|HASH"
-    r"|SHARD|JOIN|METRIC|MONITOR|LOSS|PROMPT|QUERY|DATA|CONFIG|UNIQUE|LOOKUP|CAPTION|QUESTION|ANSWER|OBJECT|S3|ROUTING|DICT|SUB|REG"
-    r"|REGISTRY|HOT|SHORTCUT|ARROW|MAP|VALUE|FILE|NAME|RANK|STATE|MODEL|STEP|RUN|JOB|FORWARD|BACKWARD|FIRST|SECOND|SINGLE|ONE|TWO"
-    r"|LAST|PER|LOW|HIGH|BAND|BY)_(?:KEY|PASS|PAT)$"
-)
-# What names one unless it is part of a harmless name: counts of tokens, tokenizers, special tokens.
-_PROBABLE = r"(?i)(?:^|[^a-z])(?:auth|jwt|bearer)(?:$|[^a-z])|token(?:$|[^a-z])"
-_HARMLESS = (
-    r"(?i)tokeniz|tokens(?![a-z])|(?:num|max|min|n|new|per|vocab|pad|eos|bos|unk|mask|sep|cls|special|image|stop)[^a-z]?token"
-    r"|token[^a-z]?(?:per|count|id|size|length|len|type|embed|level|budget|limit|drop)"
-)
-_CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
 _URL_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
 
@@ -81,25 +51,6 @@ _URL_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123
 def new_token() -> str:
     """A random secret of 256 bits, as text."""
     return os.urandom(32).hex()
-
-
-@functools.lru_cache(maxsize=1024)  # the lines of a log have the same names again and again
-def is_secret_name(name: str) -> bool:
-    """Whether the value of a hyperparameter or variable of this name must not be shown."""
-    lower = name.lower()
-    if not lower.endswith(_SUSPECT_ENDS) and not any(word in lower for word in _SUSPECTS):
-        return False
-    variable = name if name.isupper() and not name.startswith("SM_HP_") else ""
-    name = re.sub(_CAMEL, "_", name)
-    return bool(
-        re.search(_CERTAIN, name)
-        or re.search(_PROBABLE, harmless := re.sub(_HARMLESS, "", name))
-        or (re.fullmatch(_VARIABLE, variable) and harmless == name and not re.search(_OPEN_KEYS, variable))
-    )
-
-
-def _is_certain(name: str) -> bool:
-    return re.search(_CERTAIN, re.sub(_CAMEL, "_", name)) is not None
 
 
 def mask_mapping(values: Mapping[str, Any], secrets: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -164,7 +115,7 @@ def mask_leaves(value: Any, secrets: tuple[str, ...] = ()) -> Any:
 
 def _json_inside(value: str) -> Any:
     """The list or mapping that a text holds as JSON, where that could hold a secret; else None."""
-    if value[:1] not in ("{", "[") or not any(word in value.lower() for word in _SUSPECTS):
+    if value[:1] not in ("{", "[") or not any(word in value.lower() for word in SUSPECTS):
         return None
     try:
         return json.loads(value)
@@ -273,9 +224,7 @@ def mask_text(text: str, secrets: tuple[str, ...] = ()) -> str:
     for secret in secrets:
         if secret in text:
             text = _blank(text, secret, MASK)
-    if has_signs(text):
-        text = mask_shapes(text, is_secret_name, _is_certain)
-    return text if text.isascii() else _mask_wide(text)
+    return _mask_shapes(text, text.encode("utf-8", "replace"))
 
 
 def mask_bytes(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
@@ -283,20 +232,19 @@ def mask_bytes(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
     for secret in secrets:
         if secret in data:
             data = _blank(data, secret, MASK.encode())
-    text = data.decode("latin-1")  # any bytes, and the same ones when encoded again
-    if has_signs(text):
-        data = mask_shapes(text, is_secret_name, _is_certain).encode("latin-1")
+    text = data.decode("utf-8", "surrogateescape")
+    shown = _mask_shapes(text, data)
+    return data if shown is text else to_bytes(shown)
+
+
+def _mask_shapes(text: str, data: bytes) -> str:
+    """Masks by shape; also what is a secret when full-width letters are read as those of ASCII."""
+    if has_signs(text, data):
+        text = mask_shapes(text)
     if data.isascii() or (b"\xef\xbc" not in data and b"\xef\xbd" not in data):
-        return data
-    return to_bytes(_mask_wide(data.decode("utf-8", "surrogateescape")))
-
-
-def _mask_wide(text: str) -> str:
-    """Masks what is a secret when full-width letters are read as those of ASCII; a text without one stays as it is."""
-    if not re.search("[\uff01-\uff5e]", text):
         return text
     plain = narrow(text)
-    masked = mask_shapes(plain, is_secret_name, _is_certain) if has_signs(plain) else plain
+    masked = mask_shapes(plain)
     return text if masked == plain else masked
 
 

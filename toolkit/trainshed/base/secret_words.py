@@ -1,0 +1,108 @@
+"""Which names are those of secrets: of variables, fields and options, and in a sentence; in several languages."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+# Patterns are strings, compiled by `re` when first used: a job without secrets never pays for them at start.
+# One of these is part of every such name of ASCII letters, or its end.
+SUSPECTS = (
+    "secret", "pass", "token", "credential", "key", "auth", "bearer", "jwt", "pwd", "webhook", "cookie", "connection",
+    "conn_str", "parol", "senha", "contrasen", "clave", "kennwort", "wachtwoord", "p4ss", "pa$$", "w0rd", "pasw", "pswd",
+    "psk", "mnemonic",
+)  # fmt: skip
+# A name in a text has one of these.
+FOREIGN = (
+    "парол", "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "κωδικ", "סיסמ", "รหัสผ่าน",
+    "contraseñ", "hasło", "şifre", "lösenord",
+)  # fmt: skip
+STEMS = (
+    "pass", "pw", "secr", "token", "cred", "key", "auth", "bear", "jwt", "hook", "cookie", "conn", "dsn", "_pat",
+    "_sas", "-pat",
+    "psk", "parol", "senha", "contras", "clave", "kennwo", "wachtw", "pa$$", "p4ss", "w0rd", "pasw", "pswd", *FOREIGN,
+)  # fmt: skip
+_SUSPECT_ENDS = ("pat", "pw", "sas", "creds", "dsn")
+# What names a secret wherever it stands in a name: PGPASSWORD, DBPassword, WANDB_API_KEY, hftoken.
+_CERTAIN = (
+    r"(?i)secret(?!ar|s?[^a-z]?manager|s?[^a-z]?storage)|pass[^a-z]?(?:phrase|code)|credential"
+    r"|p[a4][s5$]{1,2}(?:w[o0]?r?d|w[o0]rt|w[o0][o0]rd|[o0]rd)(?!s?[^a-z]?(?:strength|length|policy|policies"
+    r"|rule|score))|pswd"
+    r"|(?:api|access|private|secret|signing|encryption|ssh|storage|account|license|subscription|unseal|pass"
+    r"|shared)[^a-z]?keys?(?![a-z])"
+    r"|(?:auth|access|api|refresh|session|hub|hf|bot|sas|id|root)[^a-z]?tokens?(?![a-z])|(?:^|[^a-z])(?:pw"
+    r"|psk|passe)$|[^a-z]pwd$"
+    r"|(?:^|[^a-z])cookies?$|authorization$|webhook(?:[^a-z]?ur[il])?$|client[^a-z]key[^a-z]data$|connection[^a-z]?string"
+    r"|conn[^a-z]?str$|(?:^|[^a-z])sas$|(?:store|key|trust|bind)[^a-z]?pass$"
+    r"|(?:git(?:hub|lab)?|azure|devops|ado|bitbucket|jira)[^a-z]?pat$|(?:^|[^a-z])creds$|sentry[^a-z]?dsn$"
+    r"|(?:db|database|sql|mysql|pg|postgres|smtp|mail|redis|ftp|ssh|sudo|become|ldap|proxy|registry|user"
+    r"|admin|root|basic)[^a-z]?(?:pass|pw)$"
+    r"|(?:openai|anthropic|wandb|stripe|sendgrid|datadog|mistral|cohere|comet|neptune|deploy|master|service"
+    r"|client)[^a-z]?keys?$"
+    r"|(?<![a-z])(?:senha|clave|parol[ae]?|kennwort|wachtwoord|contrasen[ay]a?|haslo|heslo|sifre|losenord"
+    r"|salasana|jelszo|mnemonic)(?![a-z])"
+    r"|парол|密码|密碼|口令|パスワード|비밀번호|암호|κωδικ|סיסמ|รหัสผ่าน"
+)
+# What names one in capitals, as variables have it, unless a key or pass of this kind is harmless.
+_VARIABLE = r"[A-Z0-9_]*_(?:KEY|PAT|PASS|PW|TOKEN)"
+_OPEN_KEYS = (
+    r"(?i)(?:PRIMARY|FOREIGN|PARTITION|SORT|CACHE|GROUP|LABEL|IMAGE|TEXT|TARGET|INPUT|OUTPUT|FEATURE|PUBLIC"
+    r"|COLUMN|COL|INDEX|ROW|HASH"
+    r"|SHARD|JOIN|METRIC|MONITOR|LOSS|PROMPT|QUERY|DATA|CONFIG|UNIQUE|LOOKUP|CAPTION|QUESTION|ANSWER|OBJECT"
+    r"|S3|ROUTING|DICT|SUB|REG"
+    r"|REGISTRY|HOT|SHORTCUT|ARROW|MAP|VALUE|FILE|NAME|RANK|STATE|MODEL|STEP|RUN|JOB|FORWARD|BACKWARD|FIRST"
+    r"|SECOND|SINGLE|ONE|TWO"
+    r"|LAST|PER|LOW|HIGH|BAND|BY|HOST|LAYER|MODULE|PARAM|TENSOR|STORAGE|BLOB|IDEMPOTENCY|KV|ATTN|QK)[_-]?(?:KEYS?|PASS|PAT)$"
+)
+# What names one unless it is part of a harmless name: counts of tokens, tokenizers, special tokens.
+_PROBABLE = r"(?i)(?:^|[^a-z])(?:auth|jwt|bearer)(?:$|[^a-z])|token(?:$|[^a-z])"
+_HARMLESS = (
+    r"(?i)tokeniz|tokens(?![a-z])|(?:num|max|min|n|new|per|vocab|pad|eos|bos|unk|mask|sep|cls|special|image"
+    r"|stop)[^a-z]?token"
+    r"|token[^a-z]?(?:per|count|id|size|length|len|type|embed|level|budget|limit|drop)"
+)
+_CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
+
+
+@functools.lru_cache(maxsize=1024)  # the lines of a log have the same names again and again
+def is_secret_name(name: str) -> bool:
+    """Whether the value of a hyperparameter or variable of this name must not be shown."""
+    lower = name.lower()
+    if lower.isascii() and not lower.endswith(_SUSPECT_ENDS) and not any(word in lower for word in SUSPECTS):
+        return False
+    variable = name if name.isupper() and not name.startswith("SM_HP_") else ""
+    name = _plain(name)
+    return bool(
+        re.search(_CERTAIN, name)
+        or re.search(_PROBABLE, harmless := re.sub(_HARMLESS, "", name))
+        or (re.fullmatch(_VARIABLE, variable) and harmless == name and not re.search(_OPEN_KEYS, variable))
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def is_certain_name(name: str) -> bool:
+    """Whether it is one in a sentence, too: a password is, a token may be one of a language."""
+    return re.search(_CERTAIN, _plain(name)) is not None
+
+
+@functools.lru_cache(maxsize=1024)
+def is_key_name(name: str) -> bool:
+    """Whether it is some key, of which nothing says that it is that of a table, a cache, a metric."""
+    name = _plain(name)
+    return (
+        re.search(r"(?i)[a-z0-9](?:[ _.-]keys?|[_.-]pass)$|^pass$", name) is not None and re.search(_OPEN_KEYS, name) is None
+    )
+
+
+def _plain(name: str) -> str:
+    """Words apart, and letters without their marks."""
+    name = re.sub(_CAMEL, "_", name)
+    if name.isascii():
+        return name
+    import unicodedata
+
+    composed = unicodedata.normalize("NFC", name)
+    if not re.search("[\u00c0-\u024f]", composed):  # other scripts' marks are letters of their own
+        return composed
+    marked = unicodedata.normalize("NFKD", composed.replace("ł", "l").replace("ı", "i"))
+    return "".join(one for one in marked if not unicodedata.combining(one))
