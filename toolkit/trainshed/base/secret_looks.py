@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 _PASSWORD = r"(?=.*[A-Za-z])(?=.*[\d!#$%&*@?^~]).{6,}|(?=.*\d)[\w+/=-]{20,}"
 # A word with up to four digits, a number with one or two letters: parts of names of models, machines and runs.
-_NAME_LIKE = r"(?:[A-Za-z]*\d{0,4}|\d+[A-Za-z]{0,2}|v\d+)(?:[-_./:@,]+(?:[A-Za-z]*\d{0,4}|\d+[A-Za-z]{0,2}|v\d+))*"
+_PART = r"(?:[A-Za-z]*\d{0,4}|[a-z]+\d[a-z]+|\d+[A-Za-z]{0,2}|\d{8}T\d{4,6}Z?)"
+_NAME_LIKE = rf"{_PART}(?:[-_./:@,]+{_PART})*"
+# What Kubernetes calls its objects: words, and letters and digits at random.
+_OF_CLUSTER = r"(?:[a-z][a-z0-9]*-)+[a-z0-9]{5,10}"
 _UUID = r"(?i:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
 _HARMLESS = (
     r"\d{4}-\d\d-\d\d(?:[T_ ].*)?|v?\d+(?:\.\d+)+[\w.+-]{0,20}|[\d.,:%x/-]{1,20}[A-Za-z]{0,3}|\d[\d.,]*e[+-]?\d+"
@@ -29,13 +32,13 @@ _COMMON_PAIRS = (
     "dgwrxayinmebrbtmxcehtcgyrwlpmnpy"
 )
 _PAIRS = frozenset(map("".join, zip(_COMMON_PAIRS[::2], _COMMON_PAIRS[1::2], strict=True)))
-_DIGIT = re.compile(r"\d")
-_LONG_RUN = re.compile(r"[\w./:=+~%-]{18,}", re.ASCII)
-_ISSUED_RUN = re.compile(r"[\w.:=%-]{18,}", re.ASCII)
-_LONG_WORD = re.compile(r"(?<![\w+/.-])[A-Za-z0-9+/_-]{20,199}={0,2}(?![\w+/=])")
+_DIGIT = r"\d"
+_LONG_RUN = r"[A-Za-z0-9_./:=+~%-]{18,}"
+_ISSUED_RUN = r"[A-Za-z0-9_.:=%-]{18,}"
+_LONG_WORD = r"(?<![\w+/.-])[A-Za-z0-9+/_-]{20,199}={0,2}(?![\w+/=])"
 # What stands before a long word of a harmless kind, and how one begins.
 _BEFORE_DIGEST = (
-    r"(?i)(?:sha\d*|md5|digest|hash|commit|etag|checksum|fingerprint|integrity|signature|uuid|ray|id|id-\d|ids|revision|rev"
+    r"(?i)(?:sha\d*|h1|md5|digest|hash|commit|etag|checksum|fingerprint|integrity|signature|uuid|ray|id|id-\d|ids|revision|rev"
     r"|nonce|salt|base64|image|img|png|jpe?g|data|blob|pickle|embedding|proto|logo|icon|cursor|continuation)"
     r"[\"'\\]{0,4}[ ]{0,3}[:=,(\[-]{0,2}[ ]{0,3}[bru]?[\"'\\]{0,4}\Z"
 )
@@ -50,9 +53,14 @@ _CHANGES, _ODD = 0.3, 0.25
 _KINDS = {one: "a" if one > 96 else "A" if one > 64 else "0" for one in range(128) if chr(one).isalnum()}
 
 
+_WORD_ALONE = (
+    r"(?<![\w./:$!-])(?<!\w\[)(?P<word>[^\s\"'`,;()\[\]{}<>=|\\/:$!][^\s\"'`,;()\[\]{}<>=|\\/:]{7,59})(?![\w./:(\[])"
+)
+
+
 def is_password(word: str) -> bool:
     """Whether letters and digits or signs are mixed, as in no word of a sentence; names with a number are, too."""
-    if "/" in word and re.fullmatch(_NAME_LIKE, word):
+    if ("/" in word and re.fullmatch(_NAME_LIKE, word)) or re.fullmatch(r"[A-Za-z_][\w.-]*=[^=]+", word):
         return False
     return re.fullmatch(_PASSWORD, word, re.DOTALL) is not None and not is_harmless(word)
 
@@ -60,6 +68,17 @@ def is_password(word: str) -> bool:
 def is_hard(word: str) -> bool:
     """Whether a word is a password and not like `gpt-4o-2024`, a name with numbers."""
     return is_password(word) and re.fullmatch(_NAME_LIKE, word) is None
+
+
+def lone_secrets(line: str) -> list[tuple[int, int]]:
+    """Where in a line that speaks of a secret the words stand that can be nothing else."""
+    return [
+        found.span("word")
+        for found in re.finditer(_WORD_ALONE, line)
+        if is_hard(found["word"])
+        and not re.fullmatch(rf"{_OF_CLUSTER}|[0-9a-f]{{1,31}}|\D+|.*[/*]{{2}}.*|.*#\d+", found["word"])
+        and not re.search(_BEFORE_DIGEST, line[: found.start()])
+    ]
 
 
 def is_harmless(word: str) -> bool:
@@ -87,22 +106,22 @@ def random_spans(text: str, mask: Callable[[str], str], issued: str) -> list[tup
         issued: the expression of the keys that services issue.
     """
     spans: list[tuple[int, int]] = []
-    key = re.compile(issued)
-    for run in _LONG_RUN.finditer(text):
+    key, part_of_key, long_word = re.compile(issued), re.compile(_ISSUED_RUN), re.compile(_LONG_WORD)
+    for run in re.finditer(_LONG_RUN, text):
         keys = [
             found.span()
-            for part in _ISSUED_RUN.finditer(text, *run.span())
+            for part in part_of_key.finditer(text, *run.span())
             for found in key.finditer(text, max(run.start(), part.start() - 4), part.end())
         ]
-        spans += keys or [
-            found.span() for found in _LONG_WORD.finditer(text, *run.span()) if _is_secret_word(text, found, mask)
+        spans += keys + [
+            found.span() for found in long_word.finditer(text, *run.span()) if _is_secret_word(text, found, mask)
         ]
     return spans
 
 
 def _is_secret_word(text: str, found: re.Match[str], mask: Callable[[str], str]) -> bool:
     word = found[0]
-    if word.isalpha() or (word.islower() and not _DIGIT.search(word)) or re.search(_UUID, word):
+    if word.isalpha() or (word.islower() and not re.search(_DIGIT, word)) or re.search(_UUID, word):
         return False
     if is_random(word) and not re.match(_BEGINS_HARMLESS, word) and not _is_part_of_more(text, found.start()):
         return True
@@ -127,4 +146,4 @@ def _is_part_of_more(text: str, start: int) -> bool:
     before = text[max(0, start - 40) : start]
     if re.search(r"(?i)(?:session|auth|access)[\w-]{0,8}[\"'\\]{0,4}[ ]?[:=][ ]?[\"']?\Z", before):
         return False
-    return before[-1:] in ("/", "%", "&", "?", "#", "$", ":", "@") or re.search(_BEFORE_DIGEST, before) is not None
+    return before[-1:] in ("/", "%", "&", "?", "#", "$", "@") or re.search(_BEFORE_DIGEST, before) is not None

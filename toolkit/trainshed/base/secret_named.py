@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 
-from .secret_looks import is_hard, is_harmless, is_password
+from .secret_looks import is_hard, is_harmless, is_password, lone_secrets
 from .secret_words import STEMS, is_certain_name, is_key_name, is_secret_name
 
 TYPE_CHECKING = False
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     Span = tuple[int, int]
 
-_HEAD = re.compile(r"[\w.-]{0,100}")
-_WIDE = re.compile("[\u0e00-\uffdc]")  # scripts that write words without spaces between them
+_HEAD = r"[\w.-]{0,100}"
+_WIDE = "[\u0e00-\uffdc]"  # scripts that write words without spaces between them
 
 # How tools spell a quote, a separator and a space: as they are, escaped, in an address, in HTML.
 _Q = r"(?:\\{0,7}[\"'`]|\\{1,4}[ux](?:00)?2[27]|%(?:25){0,3}2[27]|&(?:quot|apos|\#0?3[49]);)"
@@ -30,7 +30,7 @@ _CLOSE = rf"(?:{_Q}|\\|\]|\*\*|\[\d\]|%5D|</\w{{1,9}}>){{0,8}}"
 _TYPE = r"(?::?[ ]?(?:Optional\[)?(?:str|string|String|bytes|Any|SecretStr)\]?(?:[ ]?\|[ ]?None)?[ ]?(?==))?"
 # YAML's `!!str`, and `|` with a new line; SecretStr(; b, r and u of Python and $ of a shell before quotes.
 _CAST = (
-    rf"(?:!{{1,2}}[\w/:.-]{{0,40}}[ ]{{1,3}})?(?:[|>][+-]?[ ]{{0,3}}\n\s{{1,40}})?(?:[*&]?\[\]\w{{1,12}})?"
+    rf"(?:!(?:![\w/:.-]{{0,40}}|vault)[ ]{{1,3}})?(?:[|>][+-]?[ ]{{0,3}}\n\s{{1,40}})?(?:[*&]?\[\]\w{{1,12}})?"
     rf"(?:(?:[A-Za-z]\w{{0,30}}\.){{0,3}}\w{{0,20}}(?:Secret|Secure|Some|Just|String|str|bytes|fromhex|decode)\w{{0,12}}(?=\())?"
     rf"(?:[\[({{]{{1,2}}(?=[bru]?{_Q}))?(?:[bruBRU$@]{{1,2}}(?=[\"']))?(?:(?:\"\"\"|\'\'\')\s{{0,40}})?"
 )
@@ -41,7 +41,7 @@ _VALUE = (
     rf"(?P<quote>{_Q})(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n])){{1,2000}})(?P=quote)|{_Q}*\\*(?P<bare>{_BARE}{{1,300}})"
 )
 _VALUE_ENCODED = rf"{_Q}?(?P<bare>{_BARE_ENCODED})"
-_REST = re.compile(f"{_BARE}*")
+_REST = f"{_BARE}*"
 _CELL = r"[|\u2502\u2503]"
 _FILLERS = (
     r"(?:(?:is|was|are|as|to|of|from|has|been|be|set|changed|reset|updated|now|using|value|the"
@@ -70,7 +70,8 @@ _FORMS: tuple[tuple[str, str, str], ...] = (
     # TOKEN ?? "...", TOKEN or "..."
     ("", rf"{_CLOSE}[ ]?(?:\|\||\?\?|or)[ ]?(?={_Q})", _RANDOM),
     # --api-key ..., ['--api-key', '...']
-    (r"-\Z", rf"(?:{_S}{{1,20}}|{_Q}?\n[ ]{{0,20}}-[ ]|{_Q},\s{{0,40}}[bru]?(?={_Q}))(?!{_Q}?[\s-])", _GIVEN),
+    (r"(?:\A|[^\w-])--?\Z", rf"(?:{_S}{{1,20}}|{_Q}?\n[ ]{{0,20}}-[ ]|{_Q}?,\s{{0,40}}[bru]?(?={_Q}))"
+     rf"(?!{_Q}?[\s-])", _GIVEN),
     # setenv("API_KEY", "..."), and ("api_key", "...")
     (rf"(?i)(?:set|put|add|env|header|prop|append|default|define|environ\.get)\w{{0,20}}[ ]?\({_Q}\Z",
      rf"{_Q},\s{{0,3}}{_CAST}(?={_Q})", _GIVEN),
@@ -126,17 +127,29 @@ _SAID_BEFORE = (
 
 
 def named_spans(text: str) -> list[Span]:
-    """Where in a text the values of secret names stand, in order."""
+    """Where in a text the values of secret names stand."""
     spans: list[Span] = []
-    done, certain = 0, False
+    done = looked = 0
     for name, start, end in _names(text):
-        certain = certain or is_certain_name(name)
-        if start >= done and (span := _value_of(text, name, start, end)):
+        if start < done:
+            continue
+        if span := _value_of(text, name, start, end):
             spans.append(span)
             done = span[1]
             if changed := re.compile(_CHANGED).match(text, done):
                 spans.append(changed.span("quoted"))
-    return [*spans, *_below_header(text), *_in_object(text)] if certain else spans
+        elif start >= looked and is_certain_name(name):
+            begin, looked = _line_of(text, start, end)
+            spans += [(begin + one, begin + other) for one, other in lone_secrets(text[begin:looked])]
+    return [*spans, *_below_header(text), *_in_object(text)] if done or looked else spans
+
+
+def _line_of(text: str, start: int, end: int) -> Span:
+    """The line of a name, or what is near it of a long one; with the next line if the name ends its own."""
+    stop = text.find("\n", end)
+    if 0 <= stop <= end + 2:
+        stop = text.find("\n", stop + 1)
+    return max(text.rfind("\n", 0, start) + 1, start - 200), min(end + 300, stop if stop >= 0 else len(text))
 
 
 def _in_object(text: str) -> Iterator[Span]:
@@ -171,12 +184,12 @@ def _hidden_cells(row: str, start: int, hidden: list[int], count: int) -> Iterat
 
 def _names(text: str) -> Iterator[tuple[str, int, int]]:
     """Each secret name with its place; `api key` and `pass word` are one."""
-    at = 0
+    at, arn = 0, "arn:" in text
     for stem in _stems(text):
         if stem[0] < at:
             continue
         start, at = _word(text, *stem)
-        if text.startswith("::", start - 2):
+        if text.startswith("::", start - 2) or text.startswith("/", at) or (arn and _is_in_arn(text, start)):
             continue
         name = text[start:at].strip("-.")
         start, end = text.find(name, start), text.find(name, start) + len(name)
@@ -187,6 +200,11 @@ def _names(text: str) -> Iterator[tuple[str, int, int]]:
             name, start = f"{spoken[1]}_{name}", start - len(spoken[0])
         if is_secret_name(name) or is_key_name(name):
             yield name, start, end
+
+
+def _is_in_arn(text: str, at: int) -> bool:
+    """Whether a place is inside the name of a resource of AWS."""
+    return re.search(r"arn:\S*\Z", text[max(0, at - 120) : at]) is not None
 
 
 def _stems(text: str) -> list[Span]:
@@ -204,10 +222,10 @@ def _stems(text: str) -> list[Span]:
 
 def _word(text: str, start: int, end: int) -> Span:
     """The whole name around a stem; in scripts without spaces the stem itself."""
-    if _WIDE.match(text, start):
+    if re.match(_WIDE, text[start]):
         return start, end
-    head, tail = _HEAD.match(text[max(0, start - 100) : start][::-1]), _HEAD.match(text, end)
-    return start - (head.end() if head else 0), tail.end() if tail else end
+    head, tail = re.match(_HEAD, text[max(0, start - 100) : start][::-1]), re.match(_HEAD, text[end : end + 100])
+    return start - (head.end() if head else 0), end + (tail.end() if tail else 0)
 
 
 def _value_of(text: str, name: str, start: int, end: int) -> Span | None:
@@ -232,7 +250,7 @@ def _value_of(text: str, name: str, start: int, end: int) -> Span | None:
 def _span(value: re.Match[str]) -> Span:
     if value.lastgroup != "bare":
         return value.span("quoted")
-    rest = _REST.match(value.string, value.end()) if value.re.pattern == _VALUE else None
+    rest = re.compile(_REST).match(value.string, value.end()) if value.re.pattern == _VALUE else None
     return value.start("bare"), rest.end() if rest else value.end()
 
 
@@ -250,6 +268,12 @@ _NO_VALUE = frozenset({
     "passed", "rejected", "accepted", "changed", "rotated", "provided", "configured", "this", "that", "your", "must", "file",
     "bearer", "basic", "digest", "negotiate", "apikey", "nil",
 })  # fmt: skip
+# Of what is between braces, Maven's passwords are secrets.
+_PLACEHOLDER = r"[$<%*\[(@]|\{(?![A-Za-z0-9+/]{12,}={0,2}(?:\}|\Z))"
+_CODE = (
+    r"[A-Z][A-Z_]*_[A-Z_]+|[A-Za-z_]+(?:\.[A-Za-z_]+)+"
+    r"|(?:var|local|config|cfg|args|self|settings|env|secrets?|module|data)\.[\w.]+"
+)
 _STRONG = r"(?=.*[A-Za-z])(?=.*\d).{8,}|(?=.*[a-z])(?=.*[A-Z]).{16,}"
 
 
@@ -269,6 +293,10 @@ def _is_shown_secret(value: re.Match[str], name: str, joined: str, evidence: str
         return is_password(inside.rstrip("?!.,:;") if value["bare"] else inside) and _is_joined(name, joined)
     if not certain and is_harmless(inside):
         return False
+    if evidence == _GIVEN and ("=" in inside[:-2] or ("/" in inside and not is_hard(inside))) and value["bare"]:
+        return False  # --secret id=name,src=path
+    if evidence == _GIVEN and value["bare"] and is_certain_name(inside) and re.match(r"[ ][^\s-]", after):
+        return False  # --secret name value
     if evidence == _GIVEN or re.fullmatch(_STRONG, inside, re.DOTALL):
         return True
     prose = ":" in joined and joined.endswith(" ") and value["bare"] and re.match(r"[ \t]+[a-zA-Z(=]", after)
@@ -285,11 +313,11 @@ def _is_joined(name: str, joined: str) -> bool:
 def _says_nothing(value: str, name: str, after: str) -> bool:
     """Whether a value is a placeholder, code, a path or a common word."""
     lower = value.lower().strip(".:!?")
-    if not lower or lower in _NO_VALUE or lower == name.lower() or value[0] in "$<{%*[(@" or len(set(value)) == 1:
+    if not lower or lower in _NO_VALUE or lower == name.lower() or re.match(_PLACEHOLDER, value) or len(set(value)) == 1:
         return True
     if after[:1] in ("(", "[", "{", "."):
         return True  # a call, an index
-    if re.fullmatch(r"[A-Z][A-Z_]*_[A-Z_]+|[A-Za-z_]+(?:\.[A-Za-z_]+)+", value):
+    if re.fullmatch(_CODE, value):
         return True  # a constant, an attribute
     place = re.match(r"(?:~|\.{1,2})?/[\w.-]|[a-z0-9+]{2,10}://|arn:aws|[A-Z]:\\", value)
     return place is not None and not value.endswith("=")

@@ -26,6 +26,7 @@ _OPTIONS = (
     ("openssl", r"(?:-k[ ]|-K[ ]|-pass(?:in|out)?\spass:)['\"]?", _ANY),
     ("htpasswd", r"-\w{0,5}b\w{0,5}[ ]\S{1,200}[ ]\S{1,80}[ ]['\"]?", _ANY),
     ("lftp|ncftp\\w{0,4}", r"-u[ ]?[^\s,]{1,80},", _ANY),
+    ("snmp\\w+", "-[AX][ ]?['\"]?", _ANY),
     ("ssh-keygen", "-[NP][ ]?['\"]", r"[^'\"\n]{4,}"),
 )  # fmt: skip
 _PLACES = (
@@ -48,6 +49,7 @@ _WHOLE = (
     ),
     ("<<<", r"(?i)((?:chpasswd|passwd|kinit|su)\b[^\n<]{0,60}<<<[ ]?['\"]?(?:[\w.-]{1,32}:)?)([^\s'\"$]{4,})"),
     ("<(", r"(<\((?:echo|printf)\s['\"]?)([^\s'\"$()]{4,})(?=['\"]?\))"),
+    ("-user", r"((?<=\s)--?user[ =]['\"]?[\w.-]{1,40}:)(?=[^\s'\"]{0,40}\d[a-zA-Z])([^\s'\":]{6,99})(?=['\"]?(?:\s|\Z))"),
     # expect's answer
     ("assw", r"(?i)(assw(?:or)?d:?[^\n]{0,30}\bsend(?:line)?[ (]['\"])([^'\"\\\n$]{4,})"),
     ("auth ", r"(\bAUTH[ ](?:LOGIN|PLAIN|XOAUTH2)[ ])([A-Za-z0-9+/]{8,}={0,2})(?![\w-])"),
@@ -73,8 +75,19 @@ def program_spans(text: str, lower: str) -> list[tuple[int, int]]:
     Args:
         lower: the text in lower case.
     """
+    listed = "'-" in text or '"-' in text
+    flat, places = _flat(text) if listed else (text, None)
     spans: list[tuple[int, int]] = []
-    for sign, pattern in (*_BY_OPTION, *_BY_PLACE) if " -" in lower else _BY_PLACE:
+    for sign, pattern in (*_BY_OPTION, *_BY_PLACE) if listed or " -" in lower or "\n-" in lower else _BY_PLACE:
         if sign in lower:
-            spans += [found.span(2) for found in re.finditer(pattern, text)]
-    return spans
+            spans += [found.span(2) for found in re.finditer(pattern, flat)]
+    return spans if places is None else [(places[start], places[end - 1] + 1) for start, end in spans]
+
+
+def _flat(text: str) -> tuple[str, list[int]]:
+    """A text whose lists of arguments are command lines, and where each of its characters stood."""
+    kept = [*range(len(text))]
+    for found in reversed([*re.finditer(r"[\"'],\s{0,4}[\"']", text)]):
+        kept[found.start() : found.end()] = [found.start()]
+    flat = "".join(text[at] if text[at] not in "\"'" or text[at + 1 : at + 2] != "," else " " for at in kept)
+    return flat, kept

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .secret_words import FOREIGN
+from .secret_words import FOREIGN, STEMS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ _AUTHORIZATION = rf"authorization{_QUOTES}\s{{0,3}}[:=,]\s{{0,3}}(?:b(?=[\"']))?
 _AFTER = (
     # Authorization: Bearer ..., in a header, JSON, a tuple, curl's -H; whole lines of Digest and AWS.
     ("authorization", rf"(?i)({_AUTHORIZATION}(?:digest|aws4-hmac-sha256|hawk|oauth)\s)([^\n]+)"),
-    ("authorization", rf"(?i)({_AUTHORIZATION}(?:bearer|basic|token|negotiate|apikey|key|ntlm)\s{{1,3}})({_WORD}{{6,}})"),
+    ("authorization", rf"(?i)({_AUTHORIZATION}(?:bearer|basic|token|negotiate|apikey|key|ntlm)\s{{1,3}})"
+                      rf"(?![$<{{%])({_WORD}{{6,}})"),
     ("bearer ", r"(?i)(?<![a-z0-9])(bearer\s{1,3})(?=[a-z._~+/=-]{0,200}\d|[a-z._~+/=-]{24})([a-z0-9._~+/=-]{8,})"),
     # Cookies, whose values may be anything.
     ("cookie", rf"(?i)(?<![a-z0-9])(cookies?{_QUOTES}\s{{0,3}}[:=]\s{{0,3}}{_QUOTES})"
                r"([^\s=;:\"'\\{(]{1,64}=[^\n\"'\\]+)"),
-    ("sid=", r"(?i)(?<![a-z0-9])((?:phps|connect\.s?|s)?(?:ess)?sid=)([a-z0-9%._:+/=-]{12,})"),
     # Addresses that are secrets.
     ("hooks.slack.com", r"(?i)(hooks\.slack\.com/[a-z]+/)([^\s\"'<>]{8,})"),
     ("hook", r"(?i)(://[^\s\"'<>/]{1,200}(?:/[^\s\"'<>/]{1,60}){0,6}?/(?:web)?hooks?(?:b2)?/(?:[a-z]{2,12}/){0,2})"
@@ -93,7 +93,7 @@ _AFTER = (
               r"\s?=\s?[bru]?['\"])([^'\"\n]{4,})"),
     (" login ", r"(?i)(\b[a-z][\w-]{1,30} login (?:--?[a-z][\w-]{0,30} ){0,6})"
                 r"(?=[a-z_-]{0,60}\d)([a-z0-9_-]{20,})(?![\w./:@])"),
-    ("login", r"(?i)(\b(?:login|account)[ ]?[:=][ ]?[\w.@-]{1,40}[ ]?/[ ]?)"
+    ("login", r"(?i)(\b(?:login|account)(?:[ ]as[ ]|[ ]?[:=])[ ]?[\w.@-]{1,40}[ ]?[/:][ ]?)"
               r"(?=[^\s'\"/]{0,99}\d)(?=[^\s'\"/]{0,99}[a-z])([^\s'\"/]{6,99})"),
     ("securestring", r"(?i)(securestring\s(?:-string\s)?['\"])([^'\"\n]+)"),
     ("securestring", r"(['\"])([^'\"\n]{4,200})(?=['\"]\s?\|\s?ConvertTo-SecureString)"),
@@ -101,12 +101,10 @@ _AFTER = (
     ("password", r"(?i)(\bpassword(?:\sfor\s[^\n=]{1,80}=)?\s{1,3}')([^'\n]{4,})(?=')"),
     ("\"key\"", r"(\"username\"\s?:\s?\"[^\"\n]{1,80}\",\s{0,20}\"key\"\s?:\s?\")([^\"\n]{8,})"),
     ("pwd", r"(?i)(\bpwd['\"]?\s?[:=]\s?['\"])(?=[^'\"\n/]{4,}['\"])([^'\"\n/$]+)"),
-    ("wandb", r"(wandb[^\n]{0,100}\bkey\b[^\n]{0,80}:\s)([a-f0-9]{40})(?!\w)"),
+    ("wandb", r"(?i)(wandb[^\n]{0,100}\bkey\b[^\n]{0,80}[:=]\s?['\"]?)([a-f0-9]{40})(?!\w)"),
     (":5432:", r"(:5432:[^\s:]{1,200}:[^\s:]{1,200}:)(\S+)"),
     ("jdbc:oracle", r"(?i)(jdbc:oracle:[a-z]+:[^\s/@:]{1,200}/)([^\s@]+)(?=@)"),
     (";pwd=", r"(?i)(;pwd=)([^\s;\"']+)"),
-    ("pass", r"(?i)((?:passw(?:or)?d|passphrase)(?:\s+is|\s*=)?\s{1,3}['\"]?)"
-             r"(?=[^\s'\"]{0,99}[\d!#$%&*@?^~])(?=[^\s'\"]{0,99}[A-Za-z])([^\s'\"]{8,})"),
     ("identified", r"(?i)(identified (?:with \w{1,40} )?by\s+['\"])([^'\"\n]+)"),
     ("auth", r"(\bauth\s?=\s?\(\s?['\"][^'\"\n]{1,99}['\"],\s?['\"])([^'\"\n]{4,})"),
     ("/t/", r"(://[^/\s]{1,200}/t/)([\w-]{12,})(?=/|\s|\Z)"),
@@ -136,8 +134,8 @@ def has_signs(text: str, data: bytes) -> bool:
     return (
         "pass" in low or "token" in low or "key" in low or "secr" in low or "auth" in low or "://" in low
         or "pw" in low or "cred" in low or "ook" in low or "conn" in low or "login" in low
-        or "_pat" in low or "bear" in low or "basic " in low or "sid=" in low or "sig=" in low or "@" in low
-        or " -u" in low or " -p" in low or "sudo " in low or ":543" in low or "ified by" in low
+        or "_pat" in low or "bear" in low or "psk" in low or "redis-c" in low or "sig=" in low or "@" in low
+        or "-u" in low or " -p" in low or "sudo " in low or ":543" in low or "ified by" in low
         or "senha" in low or "kennw" in low or "wachtw" in low or "parol" in low
         or _RUN in words or (b"!" in words and _is_foreign(text.lower()))
     )  # fmt: skip
@@ -162,10 +160,16 @@ def mask_shapes(text: str) -> str:
             text = re.sub(pattern, rf"\1{MASK}", text)
     if "basic " in lower:
         text = re.sub(_BASIC, _mend_basic, text)
-    from .secret_named import named_spans
-    from .secret_programs import program_spans
+    spans: list[tuple[int, int]] = []  # what is needed is loaded: most of it not at the start of `train`
+    if any(stem in lower for stem in STEMS):
+        from .secret_named import named_spans
 
-    text = _blanked(text, [*named_spans(text), *program_spans(text, lower)])
+        spans += named_spans(text)
+    if " " in text:
+        from .secret_programs import program_spans
+
+        spans += program_spans(text, lower)
+    text = _blanked(text, spans)
     if _RUN in text.encode("utf-8", "replace").translate(_WORDS):
         from .secret_looks import random_spans
 
