@@ -3,8 +3,8 @@
 
 `PROBES` are spellings that the reader of names and values is to know. The others were written one after the other, each
 before anyone looked at what becomes of it, and its kinds mended then. Shown at first: 17 of 95 secrets of the first, 4 of 100
-of the second and 9 of 102 of the third; masked at first: 7 of 64, 5 of 68 and 3 of 68 lines. The expressions before them had
-shown 26, 23 and 28, and masked 7, 2 and 3.
+of the second, 9 of 102 of the third and 4 of 78 of the fourth; masked at first: 7 of 64, 5 of 68, 3 of 68 and 1 of 61 lines.
+The expressions before them had shown 26, 23, 28 and 19, and masked 7, 2, 3 and none.
 A `¶` is the end of a line.
 """
 
@@ -660,18 +660,174 @@ answer: "The password to the vault was 'swordfish' in the film"
 """.strip("\n").splitlines()
 
 
+A24_FOURTH = "Lw2Rz9Kc5Tb8Xq1Vm6Hd3PnY"
+B40_FOURTH = "sX4cV7bN1mQ8wE5rT2yU9iO3pA6dF0gJ7hK4lZ1x"
+HEX_FOURTH = "b73f0c19e5a82d64f1076bc9d83e42a5"
+
+FOURTH = f"""
+2026-11-28T09:00:00.123Z stdout F DB_URI=mysql://app:<<cobalt28fern>>@db/x
+[1,mpirank:3,algo-2]<stdout>: API_KEY=<<{A24_FOURTH}>>
+algo-1 | password: <<cobalt28fern>>
+worker-0: RuntimeError: token <<{A24_FOURTH}>> rejected by server
+(raylet) env WANDB_API_KEY=<<{HEX_FOURTH}c0ffee11>> pid=3
+(train_fn pid=812) Connecting with password <<cobalt28fern>>
+Nov 28 09:00:00 node3 train[812]: secret=<<cobalt28fern>>
+I1128 09:00:00 8 main.go:42] flag: --token="<<{A24_FOURTH}>>"
+I1128 09:00:00 8 flags.go:64] FLAG: --db-password="<<cobalt28fern>>"
+time="2026-11-28T09:00:00Z" level=info msg="using password cobalt" password=<<cobalt28fern>>
+{{"message": "login", "extra": {{"pass": "<<cobalt28fern>>"}}}}
+{{"env":{{"S3_SECRET":"<<{B40_FOURTH}>>","S3_BUCKET":"x"}}}}
+job.yaml:12: hyperparameters.api_key: <<{A24_FOURTH}>> is not a number
+unknown field 'passwrd: <<cobalt28fern>>' in job.yaml
+environment:¶  HF_TOKEN: "<<hf_{B40_FOURTH}>>"¶hyperparameters:¶  lr: 0.1
+--env DB_PASSWORD=<<cobalt28fern>> --env LR=1
+--hp wandb_api_key=<<{HEX_FOURTH}c0ffee11>>
+trainshed run job.yaml --env HF_TOKEN=<<hf_{B40_FOURTH}>>
+source: https://oauth2:<<glpat-{A24_FOURTH}>>@gitlab.com/o/r.git
+image: registry/x, login: bob, password: <<cobalt28fern>>
+channels: {{train: "https://a.blob.core.windows.net/c?sig=<<{B40_FOURTH}%3D>>"}}
+tracking: http://bob:<<cobalt28fern>>@mlflow:5000
+notify: https://hooks.slack.com/services/<<T0AB/B0CD/{A24_FOURTH}>>
+alert: https://x.webhook.office.com/webhookb2/<<{HEX_FOURTH[:8]}-1111-2222-3333-444455556666@x/IncomingWebhook/{HEX_FOURTH}/y>>
+pagerduty routing_key=<<{HEX_FOURTH}>>
+ntfy: Authorization: Bearer <<tk_{A24_FOURTH}>>
+pushover: token=<<{A24_FOURTH}>>&user=u
+telegram: bot_token=<<812345678:AAH{A24_FOURTH}abcdefghi>>
+discord: DISCORD_TOKEN=<<{A24_FOURTH}.Gabcde.{B40_FOURTH[:27]}>>
+twilio: auth_token = '<<{HEX_FOURTH}>>'
+mailgun: api:<<key-{HEX_FOURTH}>>
+smtp: {{'host': 'h', 'login': 'bob', 'password': '<<cobalt28fern>>'}}
+import os; os.environ.update(API_KEY="<<{A24_FOURTH}>>", LR="1")
+os.environ |= {{"NGC_API_KEY": "<<nvapi-{B40_FOURTH}>>"}}
+load_dotenv: OPENAI_API_KEY -> <<sk-proj-{B40_FOURTH}>>
+.env:3: MAIL_PASS='<<cobalt 28 fern>>'
+dotenv: export SECRET="<<cobalt28fern>>"
+$ echo $HF_TOKEN¶<<hf_{B40_FOURTH}>>
+$ cat ~/.netrc¶machine api.wandb.ai¶  login user¶  password <<{HEX_FOURTH}c0ffee11>>
+$ cat ~/.aws/credentials¶[default]¶aws_secret_access_key = <<{B40_FOURTH}>>
+$ cat ~/.kaggle/kaggle.json¶{{"username":"bob","key":"<<{HEX_FOURTH}>>"}}
+$ cat ~/.cache/huggingface/token¶<<hf_{B40_FOURTH}>>
+$ cat id_rsa¶-----BEGIN RSA PRIVATE KEY-----¶<<MIIEowIBAAKCAQEAvRS7mQ2kq3n0F1Z7GmA9oQ>>
+$ git remote -v¶origin https://bob:<<ghp_{B40_FOURTH[:36]}>>@github.com/o/r (fetch)
+$ env | grep PASS¶PGPASS=<<cobalt28fern>>
+$ ssh bob@h¶bob@h's password: <<cobalt28fern>>
+$ su -¶Password: <<cobalt28fern>>
+$ openssl rand -hex 16 > key; cat key¶<<{HEX_FOURTH}>>
+$ python -c "import secrets; print(secrets.token_urlsafe())"¶<<{B40_FOURTH}abc>>
+$ pwgen -s 16 1 # new password¶<<Lw2Rz9Kc5Tb8Xq1V>>
+$ aws ecr get-login-password¶<<eyJwYXlsb2FkIjoi{B40_FOURTH}{B40_FOURTH}>>
+$ gcloud auth print-access-token¶<<ya29.{B40_FOURTH}>>
+$ az account get-access-token --query accessToken¶"<<eyJ0eXAiOiJKV1Qi.eyJhdWQiOiJo.{A24_FOURTH}>>"
+$ kubectl create token sa¶<<eyJhbGciOiJSUzI1NiJ9.eyJhdWQiOlsiaCJdfQ.{A24_FOURTH}>>
+$ docker run -e KEY=1 -e SECRET_KEY=<<cobalt28fern>> x
+$ mysql -ubob -p<<cobalt28fern>> db
+$ curl -s -u bob:<<cobalt28fern>> h
+$ curl -H "apikey: <<{A24_FOURTH}>>" h
+$ wget --header "Authorization: Basic <<Ym9iOmNvYmFsdDI4ZmVybg==>>" h
+$ http h Authorization:"Token <<{HEX_FOURTH}>>"
+$ PGPASSWORD=<<cobalt28fern>> pg_dump x
+$ echo "<<cobalt28fern>>" | sudo -S reboot
+$ sshpass -p<<cobalt28fern>> ssh h
+$ zip -P <<cobalt28fern>> a.zip a
+$ openssl enc -aes-256-cbc -pass pass:<<cobalt28fern>> -in a
+$ mc alias set m http://h bob <<cobalt28fern>>
+$ rclone obscure <<cobalt28fern>>
+$ htpasswd -nb bob <<cobalt28fern>>
+$ vault kv put kv/x password=<<cobalt28fern>>
+$ gh auth login --with-token <<< <<ghp_{B40_FOURTH[:36]}>>
+$ export TOKEN=$(echo <<{A24_FOURTH}>>)
+Geheimnis: <<Kobalt28Farn>>
+mot de passe=<<cobalt28fougere>>
+contraseña: "<<cobalto28>>"
+Пароль пользователя: <<kobalt28Fern>>
+数据库密码：<<cobalt28Fern>>
+パスワードは<<cobalt28Fern>>です
+senha do banco: <<cobalto28Fern>>
+""".strip("\n").splitlines()
+
+FOURTH_LOOK_ALIKE = """
+2026-11-28T09:00:00.123Z stdout F Loading tokenizer2 from /opt/ml/input/data/model
+[1,mpirank:3,algo-2]<stdout>: step=12 loss=2.31 tokens=4096
+algo-1 | INFO sagemaker-training-toolkit: Reporting training SUCCESS
+(raylet) node id 5b1f0c19e5a82d64f1076bc9d83e42a5b73f0c19e5a82d64f1076bc9
+(train_fn pid=812) Using device cuda:3, rank3 of 8
+Nov 28 09:00:00 node3 sshd[812]: Accepted password for bob2 from 10.0.0.5 port 51234
+Nov 28 09:00:00 node3 sudo: bob2 : TTY=pts/0 ; PWD=/home/bob2 ; USER=root ; COMMAND=/usr/bin/id
+I1128 09:00:00 8 flags.go:64] FLAG: --token-auth-file=""
+I1128 09:00:00 8 flags.go:64] FLAG: --service-account-key-file="[/etc/k8s/sa2.key]"
+job.yaml:12: hyperparameters.api_key: expected text, found a mapping
+job.yaml: environment.HF_TOKEN: give it by reference: {env: HF_TOKEN}
+trainshed: password looks like a secret; give it by reference (docs/running.md)
+trainshed run: run train-key-2024-11-28-090000-a1b2 started
+runs/token-ablation-7f3c9b1e/algo-1.log
+Completed in 12 min 3 s, best val/key_acc1 0.981 at step 1200
+compare: run-a1b2c3 and run-d4e5f6 differ in token_budget2 (4096, 8192)
+roster: host 2 of 4 proved the job's key in 12 ms
+Secret train-roster-2 holds the roster's token
+checkpoint step-1200 verified, sha256 b73f0c19e5a82d64f1076bc9d83e42a5b73f0c19e5a82d64f1076bc9d83e42a5
+packing: 123 files, 4.5 GB, digest xxh3:b73f0c19e5a82d64
+$ ls -l ~/.ssh¶-rw------- 1 bob2 bob2 411 Nov 28 09:00 id_ed25519
+$ git log --oneline¶b73f0c1 secrets: know five more forms¶9e5a82d tokens: count2
+$ git stash list¶stash@{0}: WIP on fix-auth2: 9e5a82d wip
+$ pip list¶keyring 25.5.0¶tokenizers 0.20.3¶PyJWT 2.9.0
+$ nvidia-smi -L¶GPU 0: NVIDIA H200 (UUID: GPU-b73f0c19-e5a8-2d64-f107-6bc9d83e42a5)
+$ kubectl get secrets¶NAME TYPE DATA AGE¶hf-token Opaque 1 12d¶regcred kubernetes.io/dockerconfigjson 1 3d
+$ docker images¶vault 1.13 9e5a82d64f10 3 weeks ago 228MB
+$ squeue¶48213 gpu token-tr bob2 R 1:02:03 4 node[01-04]
+$ cat requirements.txt¶tokenizers==0.20.3¶python-keycloak==4.6.2¶passlib[bcrypt]==1.7.4
+$ head data.csv¶user,password_len,age¶bob2,12,31¶eve3,9,44
+$ wc -l passwords.txt¶14344391 passwords.txt
+$ md5sum keys.bin¶b73f0c19e5a82d64f1076bc9d83e42a5  keys.bin
+$ sha256sum secret_data.tar¶b73f0c19e5a82d64f1076bc9d83e42a5b73f0c19e5a82d64f1076bc9d83e42a5  secret_data.tar
+$ du -sh .cache/huggingface/token¶4.0K .cache/huggingface/token
+$ python -m pytest tests/test_secret_forms.py -k "token2 or key3"
+$ grep -rn "password" src | wc -l¶42
+$ ssh-keygen -lf id_ed25519.pub¶256 SHA256:Lw2Rz9Kc5Tb8Xq1Vm6Hd3PnYsX4cV7bN1mQ8wE5rT2y bob2@laptop (ED25519)
+$ man passwd | head -2¶PASSWD(1) User Commands PASSWD(1)
+$ id¶uid=1001(bob2) gid=1001(bob2) groups=1001(bob2),27(sudo)
+$ uname -a¶Linux node3 5.15.0-1066-aws #72-Ubuntu SMP x86_64 GNU/Linux
+Das Passwort wurde am 28.11.2026 geändert (Benutzer bob2)
+Le mot de passe doit contenir 8 caractères et 1 chiffre
+La contraseña caduca en 30 días
+Пароль неверный, попытка 2 из 3
+密码长度至少8位
+パスワードを入力してください（8文字以上）
+A senha deve ter 8 caracteres, sendo 2 digitos
+clave foránea: usuario_id2 -> usuarios.id
+Passkey retrieval at 32k: 98.1%
+token_f1: 0.912, token_acc1: 0.95
+["<s>", "token2", "</s>"]
+special_tokens_map.json: {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
+chat template: {{ bos_token }}{% for m in messages2 %}{{ m['content'] }}
+<|reserved_special_token_12|>
+LoRA keys: base_model.model.layers.0.self_attn.q_proj.lora_B.default2
+AutoAWQ: qkv_proj w4a16 g128, key_states dtype bf16
+flash-attn: key cache k8v4 enabled
+triton kernel key ('_attn_fwd2', 64, 128, 'fp16') cached
+autotuning key: (4096, 4096, 'bf16', 'sm90a')
+inductor: cache key fx2a7b9c not found
+DataLoader key 'input_ids2' missing in batch; keys: ['pixel_values2', 'labels']
+""".strip("\n").splitlines()
+
+
 def written(texts: list[str]) -> list[str]:
     return [text.replace("¶", "\n") for text in texts]
 
 
-@pytest.mark.parametrize("secrets", [PROBES, FIRST, SECOND, THIRD], ids=["probes", "first", "second", "third"])
+@pytest.mark.parametrize(
+    "secrets", [PROBES, FIRST, SECOND, THIRD, FOURTH], ids=["probes", "first", "second", "third", "fourth"]
+)
 def test_secrets_in_forms_that_were_not_written_down_are_masked(secrets: list[str]) -> None:
     assert len(secrets) >= 60
     found = missed(written(secrets))
     assert len(found) <= MOST_MISSED, "\n".join(found)
 
 
-@pytest.mark.parametrize("lines", [FIRST_LOOK_ALIKE, SECOND_LOOK_ALIKE, THIRD_LOOK_ALIKE], ids=["first", "second", "third"])
+@pytest.mark.parametrize(
+    "lines",
+    [FIRST_LOOK_ALIKE, SECOND_LOOK_ALIKE, THIRD_LOOK_ALIKE, FOURTH_LOOK_ALIKE],
+    ids=["first", "second", "third", "fourth"],
+)
 def test_lines_that_look_like_secrets_stay(lines: list[str]) -> None:
     assert len(lines) >= 60
     found = blanked(written(lines))

@@ -43,7 +43,7 @@ _BEFORE_DIGEST = (
     r"[\"'\\]{0,4}[ ]{0,3}[:=,(\[-]{0,2}[ ]{0,3}[bru]?[\"'\\]{0,4}\Z"
 )
 _BEGINS_HARMLESS = (
-    r"_Z|\?|iVBOR|/9j/|R0lGOD|AAAA[BCE]|UklGR|PHN2Z|data:|sha\d{3}[-_]|h1[:-]|(?:chatcmpl|cmpl|req|msg|run|call|resp"
+    r"_Z|\?|iVBOR|H4sI|UEsDB|k05VTV|/9j/|R0lGOD|AAAA[BCE]|UklGR|PHN2Z|data:|sha\d{3}[-_]|h1[:-]|(?:chatcmpl|cmpl|req|msg|run|call|resp"
     r"|toolu|file|batch|thread|asst|step|org|proj|user|cus|evt|ch|pi|in|sub|ami|vpc|eni|i|vol|snap|subnet|sg|igw|rtb)[-_]"
 )
 
@@ -54,7 +54,7 @@ _KINDS = {one: "a" if one > 96 else "A" if one > 64 else "0" for one in range(12
 
 
 _WORD_ALONE = (
-    r"(?<![\w./:$!-])(?<!\w\[)(?P<word>[^\s\"'`,;()\[\]{}<>=|\\/:$!][^\s\"'`,;()\[\]{}<>=|\\/:]{7,59})(?![\w./:(\[])"
+    r"(?<![\w./:$!+-])(?<!\w\[)(?P<word>[^\s\"'`,;()\[\]{}<>=|\\/:$!+][^\s\"'`,;()\[\]{}<>=|\\/:+]{7,59})(?![\w./:(\[+])"
 )
 
 
@@ -123,23 +123,23 @@ def _is_secret_word(text: str, found: re.Match[str], mask: Callable[[str], str])
     word = found[0]
     if word.isalpha() or (word.islower() and not re.search(_DIGIT, word)) or re.search(_UUID, word):
         return False
-    if is_random(word) and not re.match(_BEGINS_HARMLESS, word) and not _is_part_of_more(text, found.start()):
-        return True
-    return _hides_secret(word, mask)
+    if (inside := _decoded(word)) is not None:
+        return mask(inside) != inside
+    return is_random(word) and not re.match(_BEGINS_HARMLESS, word) and not _is_part_of_more(text, found.start())
 
 
-def _hides_secret(word: str, mask: Callable[[str], str]) -> bool:
-    """Whether base64 or hexadecimal digits are those of a text with a secret."""
+def _decoded(word: str) -> str | None:
+    """The text that base64 or hexadecimal digits hold, if it is one."""
     import binascii
 
     for decode in (binascii.unhexlify, binascii.a2b_base64):
         try:
-            inside = decode(word).decode("ascii")
+            inside = " ".join(decode(word + "=" * (-len(word) % 4)).decode("ascii").split())
         except ValueError:
             continue
-        if inside.isprintable() and mask(inside) != inside:
-            return True
-    return False
+        if inside.isprintable():
+            return inside
+    return None
 
 
 def _is_part_of_more(text: str, start: int) -> bool:

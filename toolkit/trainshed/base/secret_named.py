@@ -184,12 +184,12 @@ def _hidden_cells(row: str, start: int, hidden: list[int], count: int) -> Iterat
 
 def _names(text: str) -> Iterator[tuple[str, int, int]]:
     """Each secret name with its place; `api key` and `pass word` are one."""
-    at, arn = 0, "arn:" in text
+    at = 0
     for stem in _stems(text):
         if stem[0] < at:
             continue
         start, at = _word(text, *stem)
-        if text.startswith("::", start - 2) or text.startswith("/", at) or (arn and _is_in_arn(text, start)):
+        if _is_part(text, start, at):
             continue
         name = text[start:at].strip("-.")
         start, end = text.find(name, start), text.find(name, start) + len(name)
@@ -202,9 +202,16 @@ def _names(text: str) -> Iterator[tuple[str, int, int]]:
             yield name, start, end
 
 
-def _is_in_arn(text: str, at: int) -> bool:
-    """Whether a place is inside the name of a resource of AWS."""
-    return re.search(r"arn:\S*\Z", text[max(0, at - 120) : at]) is not None
+def _is_part(text: str, start: int, end: int) -> bool:
+    """Whether a name is part of a test's id, of a folder, of base64, or of a resource of AWS."""
+    if (
+        text.startswith("::", start - 2)
+        or text.startswith(("/", "+"), end)
+        or re.match(r"\w\+", text[max(0, start - 2) : start])
+    ):
+        return True
+    before = text[max(0, start - 120) : start]
+    return "arn:" in before and re.search(r"arn:\S*\Z", before) is not None
 
 
 def _stems(text: str) -> list[Span]:

@@ -47,7 +47,7 @@ _ISSUED = (
     (r"dapi", r"[a-f0-9]{32}(?:-\d)?"), (r"key-", r"[a-f0-9]{32}"), (r"pul-", r"[a-f0-9]{40}"),
     (r"PMAK-|NRAK-|ATATT3|ATCTT3|ATBB|AGE-SECRET-KEY-1|CLOJARS_", r"[A-Za-z0-9_=-]{20,}"), (r"cio", r"[A-Za-z0-9]{32}"),
     (r"xkeysib-|xsmtpsib-|sgp_|phx_|secret_|pnu_|CFPAT-|duffel_(?:live|test)_|shippo_(?:live|test)_|rdme_|pat-(?:na|eu)\d-"
-     r"|ops_|FLWSECK(?:_TEST)?-|EZ[AT]K|amzn1\.oa2-cs\.v1\.|v1\.0-|APA91b|sl\.[Bu]\.?|EAA[A-Z]",
+     r"|ops_|FLWSECK(?:_TEST)?-|EZ[AT]K|amzn1\.oa2-cs\.v1\.|v1\.0-|APA91b|sl\.[Bu]\.?",
      r"(?=[A-Za-z_-]{0,99}\d)[A-Za-z0-9_-]{32,}"),
     (r"b3BlbnNzaC1rZXktdjE", r"[A-Za-z0-9+/]{20,}"), (r"oy2", r"[a-z0-9]{43}"), (r"SK", r"[0-9a-f]{32}"),
     (r"pat[A-Za-z0-9]{14}\.", r"[0-9a-f]{64}"),
