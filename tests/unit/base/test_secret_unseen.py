@@ -3,8 +3,8 @@
 
 `PROBES` are spellings that the reader of names and values is to know. The others were written one after the other, each
 before anyone looked at what becomes of it, and its kinds mended then. Shown at first: 17 of 95 secrets of the first, 4 of 100
-of the second, 9 of 102 of the third and 4 of 78 of the fourth; masked at first: 7 of 64, 5 of 68, 3 of 68 and 1 of 61 lines.
-The expressions before them had shown 26, 23, 28 and 19, and masked 7, 2, 3 and none.
+of the second, 9 of 102 of the third, 4 of 78 of the fourth and 3 of 63 of the fifth; masked at first: 7 of 64, 5 of 68, 3 of 68,
+1 of 61 and 4 of 60 lines. The expressions before them had shown 26, 23, 28, 19 and 12, and masked 7, 2, 3, none and 1.
 A `¶` is the end of a line.
 """
 
@@ -810,12 +810,146 @@ DataLoader key 'input_ids2' missing in batch; keys: ['pixel_values2', 'labels']
 """.strip("\n").splitlines()
 
 
+A24_FIFTH = "Rk3Wz8Qm5Yt2Xp7Vc9Jh4NbL"
+B40_FIFTH = "gT6hY2nU8jM4kI1lO5pQ9zA3xS7wC0eD6vF2rB8t"
+HEX_FIFTH = "e4a91c70b8d2536fa0471ec95db8f263"
+
+FIFTH = f"""
+Loaded .env: STRIPE_SECRET=<<sk_live_{A24_FIFTH}>>
+dbt: profiles.yml: pass: <<hunter22>>
+dbt: password: "<<letmein99>>"
+airflow: Login with username: admin  password: <<Summer2024>>
+airflow connections add x --conn-password <<hunter22>>
+AIRFLOW_CONN_DB=postgres://bob:<<letmein99>>@db/x
+prefect cloud login -k <<pnu_{B40_FIFTH[:36]}>>
+dagster: DAGSTER_CLOUD_API_TOKEN=<<user:{HEX_FIFTH}>>
+feast: redis connection_string: "h:6379,password=<<hunter22>>"
+great_expectations: credentials: password: <<letmein99>>
+metaflow: METAFLOW_SERVICE_AUTH_KEY=<<{A24_FIFTH}>>
+zenml connect --api-key <<ZENKEY_{B40_FIFTH}>>
+dvc: remote password prompt: <<Summer2024>>
+lakectl: secret_access_key: <<{B40_FIFTH}>>
+pachctl auth use-auth-token <<{HEX_FIFTH}>>
+kubeflow: pipelines session cookie: authservice_session=<<{B40_FIFTH}>>
+seldon: SELDON_TOKEN: "<<{A24_FIFTH}>>"
+triton: --http-restricted-api=model:admin-key=<<{A24_FIFTH}>>
+vllm serve m --api-key <<letmein99>>
+tgi: HUGGING_FACE_HUB_TOKEN=<<hf_{B40_FIFTH}>>
+ollama: OLLAMA_API_KEY=<<{HEX_FIFTH}.{A24_FIFTH}>>
+litellm: master_key: <<sk-1234abcd>>
+litellm_params: {{model: x, api_key: "<<{HEX_FIFTH}>>"}}
+langsmith: LANGCHAIN_API_KEY="<<lsv2_pt_{HEX_FIFTH}_a1b2c3d4e5>>"
+langfuse: secret_key=<<sk-lf-{HEX_FIFTH[:8]}-1111-2222-3333-444455556666>>
+pinecone.init(api_key="<<{HEX_FIFTH[:8]}-1111-2222-3333-444455556666>>")
+weaviate: auth_client_secret=AuthApiKey("<<{A24_FIFTH}>>")
+qdrant: QdrantClient(url=u, api_key='<<{B40_FIFTH}>>')
+milvus: token="root:<<Summer2024>>"
+elasticsearch: basic_auth=('elastic', '<<letmein99>>')
+opensearch: http_auth=("bob", "<<hunter22>>")
+es: ApiKey <<Vm5hSEdZVUJRTTJhY2ppT1RiV0M6dWkybHAyYXhUTm1zeWFrdzl0dk5udw==>>
+mlflow: OSError: [Errno 2] http://bob:<<Summer2024>>@h/api
+comet: COMET INFO: key <<{A24_FIFTH}a>> saved
+clearml-init: access_key: "K" secret_key: "<<{B40_FIFTH}>>"
+determined: det user login bob --password <<letmein99>>
+polyaxon login --token=<<{HEX_FIFTH}>>
+grafana: api_key=<<glsa_{B40_FIFTH}_a1b2c3d4>>
+datadog: DD_APP_KEY=<<{HEX_FIFTH}a1b2c3d4>>
+newrelic: license_key = <<{HEX_FIFTH}NRAL>>
+sentry: SENTRY_AUTH_TOKEN=<<sntrys_{B40_FIFTH}>>
+honeycomb: x-honeycomb-team: <<{A24_FIFTH}>>
+otel: OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<<{A24_FIFTH}>>
+prometheus: basic_auth: {{username: bob, password: <<letmein99>>}}
+loki: --client.tenant-id=x --client.password=<<hunter22>>
+fluentd: aws_sec_key <<{B40_FIFTH}>>
+vector: auth.token = "<<{A24_FIFTH}>>"
+rsync: RSYNC_PASSWORD=<<hunter22>> rsync a b
+lftp -u bob,<<letmein99>> sftp://h
+sftp: batch: password <<Summer2024>>
+s5cmd: AWS_SECRET_ACCESS_KEY <<{B40_FIFTH}>>
+globus: client_secret=<<{B40_FIFTH}>>
+irods: "irods_password": "<<letmein99>>"
+hdfs: hadoop.security.credential=<<hunter22>>
+trino --password <<letmein99>>
+hive: javax.jdo.option.ConnectionPassword=<<hunter22>>
+beeline -u jdbc:hive2://h -n bob -p <<letmein99>>
+snowsql -o password=<<hunter22>>
+bigquery: "private_key": "-----BEGIN PRIVATE KEY-----\\nMIIEvQ<<IBADANBgkqhkiG9w0BAQEF>>\\n-----END PRIVATE KEY-----\\n"
+redshift: IAM_ROLE or CREDENTIALS 'aws_access_key_id=A;aws_secret_access_key=<<{B40_FIFTH}>>'
+COPY t FROM 's3://x' SECRET_ACCESS_KEY '<<{B40_FIFTH}>>'
+CREATE SECRET s (TYPE s3, KEY_ID 'A', SECRET '<<{B40_FIFTH}>>');
+ATTACH 'host=h user=bob password=<<letmein99>>' AS pg (TYPE postgres);
+""".strip("\n").splitlines()
+
+FIFTH_LOOK_ALIKE = """
+dbt: 12:03:04 Completed with 0 errors, PASS=12 WARN=0 ERROR=0 SKIP=2 TOTAL=14
+dbt: 1 of 14 PASS not_null_users_token_id2 [PASS in 0.12s]
+airflow: Connection with conn_id `db_secret2` not found
+prefect: Flow run 'amber-fox-482' - Created task run 'get_token-0' for task 'get_token'
+dagster: run 3f1a9c0b-7d5e-42f6-a8b1-c2d3e4f5a6b7 step auth_check2 succeeded
+metaflow: [2026-11-28 09:00:00] [812/train/3 (pid 4821)] Task is starting
+zenml: Using the stack default-2 with secrets manager aws_sm_2
+kubeflow: experiment token-ablation-2 created, run id e4a91c70-b8d2-536f-a047-1ec95db8f263
+triton: model key_encoder_v2 loaded, 1 instances
+vllm: prompt_token_ids=[128000, 9906], lora_request=None, key2=None
+tgi: Serving revision e4a91c70b8d2536fa0471ec95db8f263e4a91c70 of model org/x
+ollama: pulling 8eeb52dfb3bb... 100% 4.7 GB
+langsmith: tracing to project token-tests-2
+pinecone: index key-passages-v2 dimension 768
+milvus: collection secrets_of_history_2 loaded
+elasticsearch: green open passages_v2 uJ3kT9wQ 1 0 120394
+mlflow: Logged metric token_loss2=0.312 at step 1200
+comet: COMET INFO: Experiment is live on comet.com https://www.comet.com/team/proj/3f1a9c0b7d5e42f6
+clearml: Task: created new task id=e4a91c70b8d2536fa0471ec95db8f263
+determined: trial 12 passed validation, searcher metric 0.312
+grafana: dashboard uid=aB3dE9kQz updated by key-rotation-bot2
+datadog: Trace Agent, API Key ending with *****1c70
+sentry: event id e4a91c70b8d2536fa0471ec95db8f263
+otel: traceparent 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+prometheus: scrape_pool=auth-proxy2 target=10.0.0.5:9090
+fluentd: tag train.key.2 matched
+rsync: sending incremental file list keys/part-0012.bin
+globus: Task ID: 3f1a9c0b-7d5e-11ef-a8b1-c2d3e4f5a6b7
+hdfs: Setting token renewer to yarn2
+hive: Table default.tokens2 stats: [numFiles=12]
+trino: Query 20261128_090000_00012_k3x9z, FINISHED, 4 nodes
+snowflake: SQL compilation error: invalid identifier 'PASSWORD2'
+bigquery: Job e4a91c70-b8d2 finished; 12 rows in dataset.secret_counts2
+COPY tokens2 FROM 's3://bucket/tokens/part-0012.csv' CSV HEADER
+PRIMARY KEY (user_id2), FOREIGN KEY (key_id2) REFERENCES keys(id2)
+ERROR: duplicate key value violates unique constraint "tokens_pkey2"
+DETAIL: Key (token_id)=(12345) already exists.
+WARNING: password "policy" setting is deprecated
+hint: password must contain a digit, e.g. use a generator
+keyboard shortcut: ctrl+k2
+author: Key, A. and Token, B. (2024)
+Figure 12: key/query projections, token2vec baseline
+Table 3: passkey accuracy at 32k: 98.1
+Theorem 2 (secret sharing): let k1 and k2 be keys
+Sequence tokens: "sk" "-" "learn2"
+BPE merge 12: 'pass' + 'word2' -> 'password2'
+vocab[31234] = 'Ġpassword1'
+attention key_cache2 layout NHD
+scheduler: JobKey(name='train2', queue='gpu')
+PartitionKey=2026-11-28, SortKey=run#12
+consumer group token-consumers2 rebalanced
+etcd: key /registry/pods/ml/train-2 revision 4821
+raft: peer key-2 became leader at term 12
+Cache key: v2-deps-{{ checksum "requirements.txt" }}
+Found a cache from build 4821 at v2-deps-3kT9wQuJ8eEb52dFb3bB=
+hashed_password: bool = True
+api_key_header = APIKeyHeader(name="X-API-Key2", auto_error=False)
+raise HTTPException(status_code=401, detail="Invalid API key2")
+client = Client(api_key=settings.api_key2, timeout=30)
+token = tokenizer.decode([12, 13], skip_special_tokens=True)
+""".strip("\n").splitlines()
+
+
 def written(texts: list[str]) -> list[str]:
     return [text.replace("¶", "\n") for text in texts]
 
 
 @pytest.mark.parametrize(
-    "secrets", [PROBES, FIRST, SECOND, THIRD, FOURTH], ids=["probes", "first", "second", "third", "fourth"]
+    "secrets", [PROBES, FIRST, SECOND, THIRD, FOURTH, FIFTH], ids=["probes", "first", "second", "third", "fourth", "fifth"]
 )
 def test_secrets_in_forms_that_were_not_written_down_are_masked(secrets: list[str]) -> None:
     assert len(secrets) >= 60
@@ -825,8 +959,8 @@ def test_secrets_in_forms_that_were_not_written_down_are_masked(secrets: list[st
 
 @pytest.mark.parametrize(
     "lines",
-    [FIRST_LOOK_ALIKE, SECOND_LOOK_ALIKE, THIRD_LOOK_ALIKE, FOURTH_LOOK_ALIKE],
-    ids=["first", "second", "third", "fourth"],
+    [FIRST_LOOK_ALIKE, SECOND_LOOK_ALIKE, THIRD_LOOK_ALIKE, FOURTH_LOOK_ALIKE, FIFTH_LOOK_ALIKE],
+    ids=["first", "second", "third", "fourth", "fifth"],
 )
 def test_lines_that_look_like_secrets_stay(lines: list[str]) -> None:
     assert len(lines) >= 60

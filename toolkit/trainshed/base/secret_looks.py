@@ -13,6 +13,7 @@ _PASSWORD = r"(?=.*[A-Za-z])(?=.*[\d!#$%&*@?^~]).{6,}|(?=.*\d)[\w+/=-]{20,}"
 # A word with up to four digits, a number with one or two letters: parts of names of models, machines and runs.
 _PART = r"(?:[A-Za-z]*\d{0,4}|[a-z]+\d[a-z]+|\d+[A-Za-z]{0,2}|\d{8}T\d{4,6}Z?)"
 _NAME_LIKE = rf"{_PART}(?:[-_./:@,]+{_PART})*"
+_OF_TRADE = r"(?i:sha|md|base|utf|ed|x|aes|rs|hs|es|oauth|bf|fp|int|sm)\d{1,5}[-_A-Za-z]{0,8}"
 # What Kubernetes calls its objects: words, and letters and digits at random.
 _OF_CLUSTER = r"(?:[a-z][a-z0-9]*-)+[a-z0-9]{5,10}"
 _UUID = r"(?i:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
@@ -76,7 +77,10 @@ def lone_secrets(line: str) -> list[tuple[int, int]]:
         found.span("word")
         for found in re.finditer(_WORD_ALONE, line)
         if is_hard(found["word"])
-        and not re.fullmatch(rf"{_OF_CLUSTER}|[0-9a-f]{{1,31}}|\D+|.*[/*]{{2}}.*|.*#\d+", found["word"])
+        and found["word"][0] not in "Ġ▁"
+        and not re.fullmatch(
+            rf"{_OF_CLUSTER}|{_OF_TRADE}|[0-9a-f]{{1,31}}|[0-9a-f]+(?:-[0-9a-f]+)+|\D+|.*[/*]{{2}}.*|.*#\d+", found["word"]
+        )
         and not re.search(_BEFORE_DIGEST, line[: found.start()])
     ]
 

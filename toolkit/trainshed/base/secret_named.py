@@ -31,7 +31,7 @@ _TYPE = r"(?::?[ ]?(?:Optional\[)?(?:str|string|String|bytes|Any|SecretStr)\]?(?
 # YAML's `!!str`, and `|` with a new line; SecretStr(; b, r and u of Python and $ of a shell before quotes.
 _CAST = (
     rf"(?:!(?:![\w/:.-]{{0,40}}|vault)[ ]{{1,3}})?(?:[|>][+-]?[ ]{{0,3}}\n\s{{1,40}})?(?:[*&]?\[\]\w{{1,12}})?"
-    rf"(?:(?:[A-Za-z]\w{{0,30}}\.){{0,3}}\w{{0,20}}(?:Secret|Secure|Some|Just|String|str|bytes|fromhex|decode)\w{{0,12}}(?=\())?"
+    rf"(?:(?:[A-Za-z]\w{{0,30}}\.){{0,3}}\w{{0,20}}(?:Secret|Secure|Sensitive|Some|Just|String|str|bytes|fromhex|decode)\w{{0,12}}(?=\())?"
     rf"(?:[\[({{]{{1,2}}(?=[bru]?{_Q}))?(?:[bruBRU$@]{{1,2}}(?=[\"']))?(?:(?:\"\"\"|\'\'\')\s{{0,40}})?"
 )
 _BARE = r"[^\s\"'\\,;&<>(){}\[\]`|\x1b\x00]"
@@ -60,7 +60,7 @@ _FORMS: tuple[tuple[str, str, str], ...] = (
     # name: API_KEY, value: ..., <add key="ApiKey" value="..."/>, <name>api.key</name><value>..., --value ..., default = ...
     ("", rf"{_CLOSE}(?:,\s{{0,40}}{_Q}\w{{1,20}}{_Q}:\s?{_Q}\w{{1,20}}{_Q})?"
          rf"(?:,\s{{0,40}}|\s{{1,40}}|[ ]?:\s?\{{\s?){_Q}{{0,2}}\w{{0,20}}[Vv]alue{_CLOSE}\s{{0,3}}[:=]\s{{0,3}}", _GIVEN),
-    ("", rf"{_CLOSE}\s{{1,40}}(?:--?[Vv]alue[ =]|\{{\s{{0,40}}default\s{{0,20}}=\s{{0,3}})", _GIVEN),
+    ("", rf"{_CLOSE}\s{{1,40}}(?:--?(?:[Vv]alue|plaintext)[ =]|\{{\s{{0,40}}default\s{{0,20}}=\s{{0,3}})", _GIVEN),
     ("", r"(?:</(?:name|key)>|\"[^<>\n]{0,100}>)\s{0,40}<(?:[Vv]alue|string)>", _GIVEN),
     # credentials: bob / ..., user/pass: bob/...
     ("", r"(?:(?<=[sS])|(?<=/pass)|(?<=/password))[ ]?[:=][ ]{0,3}[\w.@-]{1,64}[ ]?/[ ]?", _RANDOM),
@@ -76,6 +76,8 @@ _FORMS: tuple[tuple[str, str, str], ...] = (
     (rf"(?i)(?:set|put|add|env|header|prop|append|default|define|environ\.get)\w{{0,20}}[ ]?\({_Q}\Z",
      rf"{_Q},\s{{0,3}}{_CAST}(?={_Q})", _GIVEN),
     (rf"[(\[{{,][ ]?{_Q}?\Z", rf"{_Q}?,\s{{0,3}}{_CAST}(?={_Q})", _RANDOM),
+    # <property name="db.password">...</property>
+    (r"=[\"']\Z", r"[\"'][^<>\n]{0,100}>(?=[^<\n]{1,300}</)", _WRITTEN),
     # .password("..."), with_token("...")
     (r"(?i)(?:\.|set\w{0,9}|with\w{0,9})\Z", rf"\([ ]?[bru]?(?={_Q}[^\s\"']{{1,200}}{_Q}[ ]?[),])", _GIVEN),
     # <password>...</password>
@@ -90,6 +92,7 @@ _FORMS: tuple[tuple[str, str, str], ...] = (
     # API key ..., Password for bob: ..., the access token is ...
     ("", rf"[ ]{{1,3}}(?:{_FILLERS}|(?:--?|/|~|\.{{3,40}})[ ])", _RANDOM),
     ("", r"[ ]for[ ][^\s:=]{1,80}[ ]?[:=][ ]{0,3}", _WRITTEN),
+    ("", r"[ ]for[ ][^\s:=]{1,80}[ ](?:is|was)[ ]", _RANDOM),
     ("", rf"{_S}{{1,8}}", _RANDOM),
     # ... password ... user: (at the end of a line, or alone on the next)
     ("", r"[^\n:=\"']{1,80}:\s{1,60}(?=\S{1,200}\s{0,9}(?:\n|\Z))", _HARD),
@@ -122,7 +125,8 @@ _VALUE_BEFORE = (
 )
 # '...' is not a valid password
 _SAID_BEFORE = (
-    r"(?:\A|(?<=[\s(:]))(?P<quote>[\"'`])(?P<quoted>[^\s\"'`]{6,200})(?P=quote)[ ](?:is|as|was|for)[ ][a-z ]{0,24}\Z"
+    r"(?:\A|(?<=[\s(:]))(?P<quote>[\"'`])(?P<quoted>[^\s\"'`]{6,200})(?P=quote)"
+    r"[ ](?:(?:is|as|was|for)[ ][a-z ]{0,24}|[=!]=[ ][\w.]{0,20}[\[(]?[\"']?)\Z"
 )
 
 
@@ -177,7 +181,7 @@ def _hidden_cells(row: str, start: int, hidden: list[int], count: int) -> Iterat
     cells = re.split(f"({_DELIMITERS})", row)  # with the delimiters
     for at in hidden if len(cells) == 2 * count - 1 else ():
         inside = cells[2 * at].strip(_AROUND_CELL)
-        if is_password(inside):
+        if is_password(inside) or (cells[2 * at].strip()[:1] in ("'", '"') and len(inside) >= 4):
             begin = start + sum(map(len, cells[: 2 * at])) + cells[2 * at].index(inside)
             yield begin, begin + len(inside)
 
@@ -292,7 +296,11 @@ def _is_shown_secret(value: re.Match[str], name: str, joined: str, evidence: str
     if len(inside) < 4 or (after[:1] == ":" and "=" not in joined) or _says_nothing(inside, name, after):
         return False
     if not is_secret_name(name):  # some key
-        looks = is_password(inside) if name.lower().endswith("pass") else is_hard(inside) and len(inside) >= 16
+        looks = (
+            is_password(inside) or evidence == _GIVEN
+            if name.lower().endswith("pass")
+            else is_hard(inside) and len(inside) >= 16
+        )
         return looks and evidence in (_GIVEN, _WRITTEN)
     if evidence == _HARD:
         return certain and is_hard(inside)

@@ -25,6 +25,7 @@ _OPTIONS = (
     ("smb\\w{2,10}|rpcclient|net", r"-U[ =]?['\"]?[^\s%'\"]{1,80}%", r"[^\s'\"]+"),
     ("openssl", r"(?:-k[ ]|-K[ ]|-pass(?:in|out)?\spass:)['\"]?", _ANY),
     ("htpasswd", r"-\w{0,5}b\w{0,5}[ ]\S{1,200}[ ]\S{1,80}[ ]['\"]?", _ANY),
+    ("htpasswd", r"-\w{0,4}n\w{0,4}[ ]\S{1,80}[ ]['\"]?", _ANY),
     ("lftp|ncftp\\w{0,4}", r"-u[ ]?[^\s,]{1,80},", _ANY),
     ("snmp\\w+", "-[AX][ ]?['\"]?", _ANY),
     ("ssh-keygen", "-[NP][ ]?['\"]", r"[^'\"\n]{4,}"),
@@ -45,7 +46,7 @@ _WHOLE = (
     (
         "|",
         r"(?i)((?:echo|printf)\s(?:-n\s|-e\s)?['\"]?)([^\s'\"$|]{4,})"
-        r"(?=['\"]?\s?\|[^\n]{0,200}(?:-stdin|sudo\s-\w{0,4}S|passwd|cryptsetup|kinit|su\s))",
+        r"(?=['\"]?\s?\|[^\n]{0,200}(?:-stdin|sudo\s-\w{0,4}S|passwd|cryptsetup|kinit|secret\screate|su\s))",
     ),
     ("<<<", r"(?i)((?:chpasswd|passwd|kinit|su)\b[^\n<]{0,60}<<<[ ]?['\"]?(?:[\w.-]{1,32}:)?)([^\s'\"$]{4,})"),
     ("<(", r"(<\((?:echo|printf)\s['\"]?)([^\s'\"$()]{4,})(?=['\"]?\))"),

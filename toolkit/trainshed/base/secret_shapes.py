@@ -106,7 +106,7 @@ _AFTER = (
     ("jdbc:oracle", r"(?i)(jdbc:oracle:[a-z]+:[^\s/@:]{1,200}/)([^\s@]+)(?=@)"),
     (";pwd=", r"(?i)(;pwd=)([^\s;\"']+)"),
     ("identified", r"(?i)(identified (?:with \w{1,40} )?by\s+['\"])([^'\"\n]+)"),
-    ("auth", r"(\bauth\s?=\s?\(\s?['\"][^'\"\n]{1,99}['\"],\s?['\"])([^'\"\n]{4,})"),
+    ("auth", r"((?:\w{0,20}auth\s?=\s?|\w{0,20}[aA]uth)\(\s?['\"][^'\"\n]{1,99}['\"],\s?['\"])([^'\"\n]{4,})"),
     ("/t/", r"(://[^/\s]{1,200}/t/)([\w-]{12,})(?=/|\s|\Z)"),
     # name:password@host, without a scheme
     ("@", r"(?i)(?<![\w/:.@-])((?!mailto|sip|from|to|cc|by|user|email|author|http)[a-z][\w.-]{0,63}:)"
