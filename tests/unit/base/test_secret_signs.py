@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from trainshed.base import secret_shapes, secret_signs, secrets
-from trainshed.base.secret_words import names_secret
+from trainshed.base.secret_words import is_secret_name
 
 _CLASS = re.compile(r"\[([^\]]+)\]")
 RUN = "x" * 18
@@ -18,7 +18,7 @@ RUN = "x" * 18
 def heads(expression: str) -> Iterator[str]:
     """Texts that the beginning of an issued key's expression stands for, each class with its first and last letter."""
     for alternative in re.sub(r"\(\?<!.*?\)", "", expression).split("|"):
-        plain = re.sub(r"\{(\d)(?:,\d+)?\}", lambda found: "*" * (int(found[1]) - 1), alternative.replace("\\.", "."))
+        plain = re.sub(r"\{(\d+)(?:,\d+)?\}", lambda found: "*" * (int(found[1]) - 1), alternative.replace("\\.", "."))
         plain = re.sub(r"\\d(\**)", lambda found: "1" + "1" * len(found[1]), plain)
         plain = re.sub(r"\\w(\**)", lambda found: "a" + "a" * len(found[1]), plain)
         choices = _CLASS.findall(plain)
@@ -52,6 +52,8 @@ def test_what_stands_before_a_secret_is_a_sign_where_the_secret_is_long() -> Non
         "wandb": ("wandb key:",),
         "identified": ("identified by",),
         "/t/": ("://host/t/",),
+        "(": ("connect('me', '", "HTTPBasicAuth('me', '", "logIn('me', '"),
+        "$": ("$6$aB3dE5fG7hI9jK1lM3nO5",),
     }
     for sign, _ in secret_shapes._AFTER:
         for text in examples.get(sign, (sign,)):
@@ -59,7 +61,7 @@ def test_what_stands_before_a_secret_is_a_sign_where_the_secret_is_long() -> Non
 
 
 def test_names_that_most_environments_have_are_judged_as_the_expressions_judge_them() -> None:
-    assert {name: names_secret(name) for name in secrets._JUDGED} == secrets._JUDGED
+    assert {name: is_secret_name(name) for name in secrets._JUDGED} == secrets._JUDGED
 
 
 def test_plain_texts_have_no_signs() -> None:

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import re
 
-from .secret_signs import MASK, has_issued, has_run
+from .secret_signs import MASK, has_run
+from .secret_words import STEMS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    Known = Callable[[str], bool]
-
-# One of these is part of every name of a secret.
-_NAMES = (
-    "pass", "pwd", "secret", "token", "key", "cred", "auth", "cookie", "hook", "_pat", "_sas", "_pw", "jwt", "dsn", "bearer",
-    "conn",
-)  # fmt: skip
+    from collections.abc import Iterable
 
 # Words with hyphens and a version are no key: sk-learn-something-v2.
 _DENSE = r"(?=[A-Za-z_-]{0,99}\d)(?=[A-Za-z0-9_-]{0,200}?(?:[A-Za-z0-9]{14}|[0-9a-f]{8}-[0-9a-f]{4}-))"
@@ -39,10 +32,16 @@ _ISSUED = (
     (r"do[opr]_v1_", r"[a-f0-9]{40,}"), (r"shp(?:at|ss|ca|pa)_", r"[a-fA-F0-9]{32}"),
     (r"hv[sbr]\.|dp\.[a-z]{2}\.|dt0[a-z]\d\d\.", r"[A-Za-z0-9_.-]{20,}"),
     (r"nvapi-|pplx-|xai-|tvly-|tskey-|sq0[a-z]{3}-", _DENSE + r"[A-Za-z0-9_-]{20,}"),
-    (r"gsk_|r8_|rpa_|tgp_v1_|fw_|lsv2_[ps][tk]_|wandb_v1_|figd_|ntn_|sbp_|lin_api_|pscale_\w{2,8}_|rubygems_|sntry[su]_",
+    (r"r8_", r"[A-Za-z0-9]{37}"),
+    (r"gsk_|rpa_|tgp_v1_|fw_|lsv2_[ps][tk]_|wandb_v1_|figd_|ntn_|sbp_|lin_api_|pscale_\w{2,8}_|rubygems_|sntry[su]_",
      r"(?=[A-Za-z_-]{0,99}\d)[A-Za-z0-9_-]{20,}"),
     (r"dapi", r"[a-f0-9]{32}(?:-\d)?"), (r"key-", r"[a-f0-9]{32}"), (r"pul-", r"[a-f0-9]{40}"),
     (r"PMAK-|NRAK-|ATATT3|ATCTT3|ATBB|AGE-SECRET-KEY-1|CLOJARS_", r"[A-Za-z0-9_=-]{20,}"), (r"cio", r"[A-Za-z0-9]{32}"),
+    (r"xkeysib-|xsmtpsib-|sgp_|phx_|secret_|pnu_|CFPAT-|duffel_(?:live|test)_|shippo_(?:live|test)_|rdme_|pat-(?:na|eu)\d-"
+     r"|ops_|FLWSECK-|FLWSECK_TEST-|EZ[AT]K|amzn1\.oa2-cs\.v1\.|v1\.0-|APA91b|sl\.[Bu]\.?",
+     r"(?=[A-Za-z_-]{0,99}\d)[A-Za-z0-9_-]{32,}"),
+    (r"b3BlbnNzaC1rZXktdjE", r"[A-Za-z0-9+/]{20,}"), (r"oy2", r"[a-z0-9]{43}"), (r"SK", r"[0-9a-f]{32}"),
+    (r"pat[A-Za-z0-9]{14}\.", r"[0-9a-f]{64}"),
     (r"(?<!-)eyJ", r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]+){1,3}"),
     (r"\d{8,10}:AA", r"[A-Za-z0-9_-]{30,}"),
 )  # fmt: skip
@@ -58,79 +57,59 @@ URL_LOGIN = (
 )
 _QUOTES = r"[\"'\\]{0,8}"
 _WORD = r"[^\s\"'\\,;<>]"
-_SPOKEN_OF = (
-    r"(?i)(?<![a-z])((?:using|use|with|got|received|obtained|issued|accepted|sent|sending)\s(?:the\s|an?\s|your\s|new\s|this\s)?"
-    r"(?:[a-z]{{2,12}}\s)?{}:?\s['\"]?)(?=[a-z._~+/=-]{{0,60}}\d)(?=[\d._~+/=-]{{0,60}}[a-z])([a-z0-9._~+/=-]{{8,}})(?![\w(\[])"
-)
 # Signs in lower case, and an expression `(what stays)(the secret)` for texts that have one of them.
 _AUTHORIZATION = rf"authorization{_QUOTES}\s{{0,3}}[:=,]\s{{0,3}}(?:b(?=[\"']))?{_QUOTES}"
 _AFTER = (
     # Authorization: Bearer ..., in a header, JSON, a tuple, curl's -H; whole lines of Digest and AWS.
     ("authorization", rf"(?i)({_AUTHORIZATION}(?:digest|aws4-hmac-sha256|hawk|oauth)\s)([^\n]+)"),
-    ("authorization", rf"(?i)({_AUTHORIZATION}(?:bearer|basic|token|negotiate|apikey|key|ntlm)\s{{1,3}})({_WORD}{{6,}})"),
-    ("authorization", rf"(?i)({_AUTHORIZATION})(?=[a-z._~+/=-]{{0,200}}\d)([a-z0-9._~+/=-]{{12,}})"),
+    ("authorization", rf"(?i)({_AUTHORIZATION}(?:bearer|basic|token|negotiate|apikey|key|ntlm)\s{{1,3}})"
+                      rf"(?![$<{{%])({_WORD}{{6,}})"),
     ("bearer ", r"(?i)(?<![a-z0-9])(bearer\s{1,3})(?=[a-z._~+/=-]{0,200}\d|[a-z._~+/=-]{24})([a-z0-9._~+/=-]{8,})"),
     # Cookies, whose values may be anything.
     ("cookie", rf"(?i)(?<![a-z0-9])(cookies?{_QUOTES}\s{{0,3}}[:=]\s{{0,3}}{_QUOTES})"
                r"([^\s=;:\"'\\{(]{1,64}=[^\n\"'\\]+)"),
-    ("sid=", r"(?i)(?<![a-z0-9])((?:phps|connect\.s?|s)?(?:ess)?sid=)([a-z0-9%._:+/=-]{12,})"),
-    ("sessionid=", r"(?i)(?<![a-z0-9])([\w.]{0,20}sessionid=)([a-z0-9%._:+/=-]{12,})"),
     # Addresses that are secrets.
     ("hooks.slack.com", r"(?i)(hooks\.slack\.com/[a-z]+/)([^\s\"'<>]{8,})"),
-    ("/webhooks/", r"(?i)(discord(?:app)?\.com/api/(?:v\d+/)?webhooks/)([^\s\"'<>]{8,})"),
     ("hook", r"(?i)(://[^\s\"'<>/]{1,200}(?:/[^\s\"'<>/]{1,60}){0,6}?/(?:web)?hooks?(?:b2)?/(?:[a-z]{2,12}/){0,2})"
              r"(?=[^\s\"'<>]{0,200}?(?:[a-z0-9]{16}|[0-9a-f]{8}-[0-9a-f]{4}-))(?=[^\s\"'<>\d]{0,200}\d)"
              r"(?![^\s\"'<>]{0,200}\.[a-z]{1,4}(?:[\s\"'<>]|\Z))([^\s\"'<>?]{16,})"),
-    ("hooks.zapier", r"(hooks\.zapier\.com/hooks/catch/)([\w/-]{8,})"),
     ("telegram", r"(api\.telegram\.org/bot)(\d{5,}:[A-Za-z0-9_-]{20,})"),
     ("=", r"(?i)([?&;](?:x-(?:amz|goog|oss|cos|ms)-(?:signature|security-token)|sig|signature|sign|code|api_?key|key)=)"
           r"([a-z0-9%._~+/=-]{16,})"),
     # Programs' own ways.
     ("passw", r"(?i)(?<![a-z])((?:machine|login|user)\s+(?!or\s|and\s|\W\s)\S{1,200}\s+(?:account\s+\S{1,200}\s+)?"
               r"passw(?:or)?d\s+)(\S+)"),
-    ("password", r"(?im)^(\s{0,20}password[ \t]+)(?=\S*[^a-z\s.,:;!()])(\S{4,})(?=\s*$)"),
-    # A user of `docker run`, `srun` and others is followed by a group.
-    ("curl", r"(\bcurl\b[^\n|]{0,300}?(?<=[\s'\"])(?:-[a-zA-Z]{0,8}u|--(?:proxy-)?user)"
-             r"[ =]?['\"]?[^\s:'\"]{1,200}:)([^\s'\"]+)"),
-    ("http", r"(\b(?:https?|xh|wget)\b[^\n|]{0,300}?(?<=[\s'\"])(?:-a|--auth|--(?:proxy-)?user)"
-             r"[ =]['\"]?[^\s:'\"]{1,200}:)([^\s'\"]+)"),
     # Calls and commands that log in.
     ("login", r"(?i)(\blogin\s?\((?:[^()\n]{0,200}?[\s,(])?(?:\w{0,20}_?(?:key|token)|passw(?:or)?d|pw)"
               r"\s?=\s?[bru]?['\"])([^'\"\n]{4,})"),
-    ("login", r"(?i)(\blogin\s?\(\s?(?:['\"][^'\"\n]{1,99}['\"],\s{0,3})?['\"])"
-              r"(?=[^'\"\n]{0,99}\d)([^'\"\n]{6,})(?=['\"]\s?[,)])"),
     (" login ", r"(?i)(\b[a-z][\w-]{1,30} login (?:--?[a-z][\w-]{0,30} ){0,6})"
                 r"(?=[a-z_-]{0,60}\d)([a-z0-9_-]{20,})(?![\w./:@])"),
-    ("-p", r"(?i)(\b(?:mongo\w{0,10}|twine|login|influx|cqlsh|svn|sqlcmd|oc|beeline)\b[^\n|]{0,300}?(?<=\s)-p[ =]?)"
-           r"(?!\d+(?::\d+)?(?:\s|\Z))([^\s'\"]{4,})"),
-    ("-stdin", r"(?i)((?:echo|printf)\s(?:-n\s)?['\"]?)([^\s'\"$|]{4,})(?=['\"]?\s?\|[^\n]{0,200}-stdin)"),
-    ("curl", r"(\bcurl\b[^\n|]{0,300}?(?<=\s)(?:-b|--cookie)[ =]?['\"]?[\w.-]{1,64}=)([^\s'\"]{6,})"),
+    ("login", r"(?i)(\b(?:login|account)(?:[ ]as[ ]|[ ]?[:=])[ ]?[\w.@-]{1,40}[ ]?[/:][ ]?)"
+              r"(?=[^\s'\"/]{0,99}\d)(?=[^\s'\"/]{0,99}[a-z])([^\s'\"/]{6,99})"),
     ("securestring", r"(?i)(securestring\s(?:-string\s)?['\"])([^'\"\n]+)"),
     ("securestring", r"(['\"])([^'\"\n]{4,200})(?=['\"]\s?\|\s?ConvertTo-SecureString)"),
-    ("pass:", r"(?<=\s)(-pass(?:in|out)?\spass:)([^\s'\"]+)"),
     ("requirepass", r"(?<!\S)(requirepass\s{1,8})(?!is\s|to\s)([^\s]{4,})"),
-    ("masterauth", r"(?<!\S)(masterauth\s{1,8})(?!is\s|to\s)([^\s]{4,})"),
     ("password", r"(?i)(\bpassword(?:\sfor\s[^\n=]{1,80}=)?\s{1,3}')([^'\n]{4,})(?=')"),
     ("\"key\"", r"(\"username\"\s?:\s?\"[^\"\n]{1,80}\",\s{0,20}\"key\"\s?:\s?\")([^\"\n]{8,})"),
     ("pwd", r"(?i)(\bpwd['\"]?\s?[:=]\s?['\"])(?=[^'\"\n/]{4,}['\"])([^'\"\n/$]+)"),
-    ("wandb", r"(wandb[^\n]{0,100}\bkey\b[^\n]{0,80}:\s)([a-f0-9]{40})(?!\w)"),
-    # Using token ..., logged in with key ...
-    ("token ", _SPOKEN_OF.format("token")), ("key ", _SPOKEN_OF.format("(?:api|access|secret)[ _-]?key")),
-    ("sshpass", r"(sshpass\s+-p\s{0,3}['\"]?)([^\s'\"]+)"),
-    ("docker login", r"(docker login\b[^\n]{0,200}?\s-p\s)(\S+)"),
+    ("wandb", r"(?i)(wandb[^\n]{0,100}\bkey\b[^\n]{0,80}[:=]\s?['\"]?)([a-f0-9]{40})(?!\w)"),
     (":5432:", r"(:5432:[^\s:]{1,200}:[^\s:]{1,200}:)(\S+)"),
     ("jdbc:oracle", r"(?i)(jdbc:oracle:[a-z]+:[^\s/@:]{1,200}/)([^\s@]+)(?=@)"),
     (";pwd=", r"(?i)(;pwd=)([^\s;\"']+)"),
-    ("mysql", r"(mysql\w{0,10}\s[^\n]{0,200}?(?<=\s)-p)([^\s'\"]+)"),
-    ("pass", r"(?i)((?:passw(?:or)?d|passphrase)(?:\s+is|\s*=)?\s{1,3}['\"]?)"
-             r"(?=[^\s'\"]{0,99}[\d!#$%&*@?^~])(?=[^\s'\"]{0,99}[A-Za-z])([^\s'\"]{8,})"),
     ("identified", r"(?i)(identified (?:with \w{1,40} )?by\s+['\"])([^'\"\n]+)"),
-    ("pass", r"(?m)^([ \t]{0,8}pass[ \t]?[=:][ \t]?['\"]?)(?=\S{0,99}\d)(?=\S{0,99}[A-Za-z])([^\s'\"]{6,})"),
-    ("auth", r"(\bauth\s?=\s?\(\s?['\"][^'\"\n]{1,99}['\"],\s?['\"])([^'\"\n]{4,})"),
+    ("auth", r"((?:\w{0,20}auth\s?=\s?|\w{0,20}[aA]uth)\(\s?['\"][^'\"\n]{1,99}['\"],\s?['\"])([^'\"\n]{4,})"),
     ("/t/", r"(://[^/\s]{1,200}/t/)([\w-]{12,})(?=/|\s|\Z)"),
+    # name:password@host, without a scheme
+    ("@", r"(?i)(?<![\w/:.@-])((?!mailto|sip|from|to|cc|by|user|email|author|http)[a-z][\w.-]{0,63}:)"
+          r"(?=[^\s@/:'\"<>]{0,99}\d)(?=[^\s@/:'\"<>]{0,99}[a-z])([^\s@/:'\"<>]{6,99})(?=@(?!sha\d)[a-z\d][\w-]*(?:\.[\w-]+)*(?:[:/\s'\"]|\Z))"),
+    # connect("host", "user", "..."), NetworkCredential("user", "..."), jwt.decode(token, "...")
+    ("(", r"(?i)(\b(?:\w*connect|\w{0,20}auth|\w{0,20}credentials?|jwt\.(?:en|de)code|log_?[oi]n|authenticate)[ ]?\("
+          r"(?:[^()\n,]{1,200},\s{0,3}){1,3}[bru]?['\"])(?=[^'\"\n]{0,99}\d)(?=[^'\"\n]{0,99}[a-z])([^\s'\"]{6,99})(?=['\"]\s?[,)])"),
+    ("$", r"(\$(?:1|2[aby]|5|6|y|apr1|argon2\w{1,2}|scrypt)\$)([^\s:'\"]{8,})"),
     # The inside of a private key, as lines or with `\\n` on one.
     ("private key", r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)"
-                    r"((?:\s|\\+[nr]|[\w-]{1,30}: [^\n\\]{1,100})*[A-Za-z0-9+/=]{16,}(?:[A-Za-z0-9+/=\s]|\\+[nr])*)"),
+                    r"((?:\s|\\+[nr]|[\w-]{1,30}: [^\n\\]{1,100}|\[[^\]\n]{1,30}\]:?[ ]|[\w.-]{1,30}[ ]*\|[ ])*"
+                    r"[A-Za-z0-9+/=]{16,}(?:[A-Za-z0-9+/=\s]|\\+[nr])*)"),
 )  # fmt: skip
 _BASIC = r"(?i)(?<![a-z0-9])basic\s{1,3}(?P<login>[a-z0-9+/]{8,}={0,2})"
 
@@ -140,13 +119,8 @@ def narrow(text: str) -> str:
     return text.translate({0x3000: " ", **{0xFF00 + one: chr(0x20 + one) for one in range(1, 0x5F)}})
 
 
-def mask_shapes(text: str, is_secret_name: Known, is_certain: Known) -> str:
-    """A text with everything masked that has the shape of a secret.
-
-    Args:
-        is_secret_name: whether a value of this name is secret.
-        is_certain: whether it is in prose, too: a password is, a token may be one of a language.
-    """
+def mask_shapes(text: str) -> str:
+    """A text with everything masked that has the shape of a secret."""
     lower = text.lower()
     if "://" in text:
         text = re.sub(URL_LOGIN, f"://{MASK}@", text)
@@ -155,19 +129,27 @@ def mask_shapes(text: str, is_secret_name: Known, is_certain: Known) -> str:
             text = re.sub(pattern, rf"\1{MASK}", text)
     if "basic " in lower:
         text = re.sub(_BASIC, _mend_basic, text)
-    if has_run(text) and has_issued(text):
-        text = re.sub(_ISSUED_KEY, MASK, text)
-    if any(sign in lower for sign in _NAMES):
-        from .secret_named import named_spans  # not at the start of `train`
+    spans: list[tuple[int, int]] = []  # what is needed is loaded: most of it not at the start of `train`
+    if any(stem in lower for stem in STEMS):
+        from .secret_named import named_spans
 
-        return _blanked(text, named_spans(text, is_secret_name, is_certain))
+        spans += named_spans(text)
+    if " " in text:
+        from .secret_programs import program_spans
+
+        spans += program_spans(text, lower)
+    text = _blanked(text, spans)
+    if has_run(text):
+        from .secret_looks import random_spans
+
+        text = _blanked(text, random_spans(text, mask_shapes, _ISSUED_KEY))
     return text
 
 
 def _blanked(text: str, spans: Iterable[tuple[int, int]]) -> str:
     parts: list[str] = []
     done = 0
-    for start, end in spans:
+    for start, end in sorted(spans):
         if start >= done:
             parts += [text[done:start], MASK]
         done = max(done, end)

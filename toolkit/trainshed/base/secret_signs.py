@@ -9,6 +9,19 @@ MASK = "******"
 _LONG = 18  # letters, digits, _ and - of which a key by its form has a run
 _WORDS = bytes(120 if (chr(one).isalnum() and one < 128) or chr(one) in "_-" else 32 for one in range(256))
 _RUN = b"x" * _LONG
+_RANDOM = bytes(one if (chr(one).isalnum() and one < 128) or chr(one) in "_-+/=" else 32 for one in range(256))
+# One of these is part of every name of a secret that has ASCII letters alone, or its end.
+SUSPECTS = (
+    "secret", "pass", "token", "credential", "key", "auth", "bearer", "jwt", "pwd", "webhook", "cookie", "connection",
+    "conn_str", "parol", "senha", "contrasen", "clave", "kennwort", "wachtwoord", "p4ss", "pa$$", "w0rd", "pasw", "pswd",
+    "psk", "mnemonic",
+)  # fmt: skip
+# The same of other scripts and of letters with marks.
+FOREIGN = (
+    "парол", "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "κωδικ", "סיסמ", "รหัสผ่าน",
+    "contraseñ", "hasło", "şifre", "lösenord",
+)  # fmt: skip
+_SUSPECT_ENDS = ("pat", "pw", "sas", "creds", "dsn")
 _BLOCK = 2048  # bytes: smaller blocks have few lines that are alike
 _DIGITS = b"0123456789"
 # One of these is in every key of `secret_shapes._ISSUED`.
@@ -19,10 +32,12 @@ _ISSUED = (
     "GOCSPX-", "SG.", "_v1_", "shpat_", "shpss_", "shpca_", "shppa_", "hvs.", "hvb.", "hvr.", "dp.", "dt0",
     "nvapi-", "pplx-", "xai-", "tvly-", "tskey-", "sq0", "gsk_", "r8_", "rpa_", "fw_", "lsv2_", "figd_", "ntn_", "sbp_",
     "lin_api_", "pscale_", "rubygems_", "sntry", "dapi", "key-", "pul-", "PMAK-", "NRAK-", "ATATT3", "ATCTT3", "ATBB",
-    "AGE-SECRET-KEY-1", "CLOJARS_", "cio", "eyJ", ":AA",
+    "AGE-SECRET-KEY-1", "CLOJARS_", "cio", "eyJ", ":AA", "xkeysib-", "xsmtpsib-", "sgp_", "phx_", "secret_", "pnu_",
+    "CFPAT-", "duffel_", "shippo_", "rdme_", "pat-", "ops_", "FLWSECK", "EZAK", "EZTK", "amzn1.oa2-cs", "v1.0-", "APA91b",
+    "sl.", "b3BlbnNzaC1rZXktdjE", "oy2", "SK", "pat",
 )  # fmt: skip
 # One is where an address, or a command with one, has a secret.
-_IN_ADDRESSES = ("@", "=", "/t/", " -", "'-", '"-')
+_IN_ADDRESSES = ("@", "=", "/t/", "alias ", " -", "'-", '"-')
 # Likewise, in lower case, of what is a secret by what stands before it, and has a run.
 _BEFORE_RUNS = (
     "code=", "sign=", "ature=", "sessionid=", "telegram", "curl", "http", "xh ", "wget", "-p", "-stdin", "securestring",
@@ -30,34 +45,62 @@ _BEFORE_RUNS = (
 )  # fmt: skip
 
 
+def is_suspect(name: str) -> bool:
+    """Whether a name could be that of a secret; `secret_words` judges it then."""
+    lower = name.lower()
+    return not lower.isascii() or lower.endswith(_SUSPECT_ENDS) or any(word in lower for word in SUSPECTS)
+
+
 def has_signs(text: str) -> bool:
     """Whether a text could hold a secret."""
     low = text.lower()
     return (
-        "pass" in low or "token" in low or "key" in low or "secr" in low or "auth" in low
+        "pass" in low or "token" in low or "key" in low or "secr" in low or "auth" in low or "@" in low
         or "pw" in low or "cred" in low or "ook" in low or "conn" in low or "jwt" in low or "login" in low
-        or "_pat" in low or "_sas" in low or "dsn" in low or "bear" in low or "basic " in low
+        or "_pat" in low or "_sas" in low or "dsn" in low or "bear" in low or "basic " in low or "psk" in low
         or "sid=" in low or "sig=" in low or "-u" in low or ":543" in low or "jdbc:" in low or "ified by" in low
+        or " -p" in low or "sudo " in low or "redis-c" in low
+        or "senha" in low or "kennw" in low or "wachtw" in low or "parol" in low
         or ("://" in low and any(sign in low for sign in _IN_ADDRESSES)) or _may_hold_keys(text, low)
+        or (not low.isascii() and _is_foreign(low))
     )  # fmt: skip
 
 
 def block_has_signs(data: bytes) -> bool:
     """The same for a block of lines, of which many differ in their digits alone: each of those is looked at once."""
-    text = data.decode("latin-1")  # any bytes, and the same ones when encoded again
     if len(data) < _BLOCK:
-        return has_signs(text)
+        return has_signs(data.decode("utf-8", "surrogateescape"))
     lines = {*data.translate(None, _DIGITS).splitlines()}
     return (
-        ":543" in text  # the only sign with digits, besides those of keys
-        or has_signs(b"\n".join(lines).decode("latin-1"))
-        or _may_hold_keys(text, "")
+        b":543" in data  # the only sign with digits, besides those of keys
+        or has_signs(b"\n".join(lines).decode("utf-8", "surrogateescape"))
+        or _may_hold_keys(data.decode("latin-1"), "")
     )
 
 
 def _may_hold_keys(text: str, low: str) -> bool:
     """low: the text in lower case, where that is known."""
-    return has_run(text) and (has_issued(text) or any(sign in (low or text.lower()) for sign in _BEFORE_RUNS))
+    return has_run(text) and (
+        has_issued(text)
+        or any(sign in (low or text.lower()) for sign in _BEFORE_RUNS)
+        or any(map(_may_be_random, text.encode("latin-1", "replace").translate(_RANDOM).split()))
+    )
+
+
+def _may_be_random(word: bytes) -> bool:
+    """Whether a word has what random ones have (`secret_looks.is_random`), or hides a text as digits."""
+    if len(word) < _LONG:
+        return False
+    if word.lower() != word != word.upper() and not word.isalpha():
+        return True
+    try:
+        return bytes.fromhex(word.decode()).isascii()
+    except ValueError:
+        return False
+
+
+def _is_foreign(low: str) -> bool:
+    return any(word in low for word in FOREIGN)
 
 
 def has_run(text: str) -> bool:

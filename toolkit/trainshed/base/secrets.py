@@ -20,7 +20,7 @@ import os
 
 from . import quick_json
 from .secret_signs import MASK as MASK
-from .secret_signs import block_has_signs, has_signs
+from .secret_signs import SUSPECTS, block_has_signs, has_signs, is_suspect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,14 +39,9 @@ _COMMON = frozenset({
     "mongo", "example", "changeme", "public", "private", "completed", "failed", "stopped",
 })  # fmt: skip
 
-_SUSPECTS = (
-    "secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "jwt", "pwd", "webhook", "cookie",
-    "connection", "conn_str",
-)  # fmt: skip
-_SUSPECT_ENDS = ("pat", "pass", "pw", "sas", "creds", "dsn")
 # Variables that most environments have, as `secret_words` judges them.
 _JUDGED = {
-    "PWD": False, "OLDPWD": False, "GPG_KEY": True, "SSH_AUTH_SOCK": True,
+    "PWD": False, "OLDPWD": False, "GPG_KEY": True, "SSH_AUTH_SOCK": False,
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": True, "AWS_CONTAINER_CREDENTIALS_FULL_URI": True,
     "AWS_ACCESS_KEY_ID": True, "AWS_SECRET_ACCESS_KEY": True, "AWS_SESSION_TOKEN": True,
 }  # fmt: skip
@@ -63,22 +58,18 @@ def new_token() -> str:
 
 def is_secret_name(name: str) -> bool:
     """Returns whether the value of a hyperparameter or variable of this name must not be shown."""
-    lower = name.lower()
-    if not lower.endswith(_SUSPECT_ENDS) and not any(word in lower for word in _SUSPECTS):
-        return False
-    if name in _JUDGED:
-        return _JUDGED[name]
-    from .secret_words import names_secret  # for suspects alone: `re` takes long to load
+    if name in _JUDGED or not is_suspect(name):
+        return _JUDGED.get(name, False)
+    from . import secret_words  # for suspects alone: `re` takes long to load
 
-    return names_secret(name)
+    return secret_words.is_secret_name(name)
 
 
 def _shapes_masked(text: str) -> str:
     """A text that has signs of a secret, with all masked that has the shape of one."""
     from .secret_shapes import mask_shapes
-    from .secret_words import names_certain_secret
 
-    return mask_shapes(text, is_secret_name, names_certain_secret)
+    return mask_shapes(text)
 
 
 def mask_mapping(values: Mapping[str, Any], secrets: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -145,7 +136,7 @@ def mask_leaves(value: Any, secrets: tuple[str, ...] = ()) -> Any:
 
 def _json_inside(value: str) -> Any:
     """The list or mapping that a text holds as JSON, where that could hold a secret; else None."""
-    if value[:1] not in ("{", "[") or not any(word in value.lower() for word in _SUSPECTS):
+    if value[:1] not in ("{", "[") or not any(word in value.lower() for word in SUSPECTS):
         return None
     try:
         return quick_json.spelled(value)
@@ -273,7 +264,7 @@ def mask_bytes(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
         if secret in data:
             data = _blank(data, secret, MASK.encode())
     if block_has_signs(data):
-        data = _shapes_masked(data.decode("latin-1")).encode("latin-1")
+        data = to_bytes(_shapes_masked(data.decode("utf-8", "surrogateescape")))
     if data.isascii() or (b"\xef\xbc" not in data and b"\xef\xbd" not in data):
         return data
     return to_bytes(_mask_wide(data.decode("utf-8", "surrogateescape")))

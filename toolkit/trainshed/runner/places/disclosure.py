@@ -40,7 +40,8 @@ def disclosures(made: Any, job: Job, place: str = "") -> Iterator[str]:
                 yield f"{where}.{name}"
                 return
             for key, item in value.items():
-                yield from look(item, f"{where}.{key}" if where else str(key))
+                if key != "binaryData":  # the code's files, as they are
+                    yield from look(item, f"{where}.{key}" if where else str(key))
         elif isinstance(value, list):
             for number, item in enumerate(value):
                 yield from look(item, f"{where}[{number}]")

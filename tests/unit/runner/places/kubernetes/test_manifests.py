@@ -265,3 +265,10 @@ def test_one_start_of_a_run(source: Path, jobset: bool) -> None:
     assert spec["template"]["metadata"]["labels"]["trainshed/run"] == "0" * 32
     assert "suspend" not in spec if jobset else spec["backoffLimit"] == 2 * 3
     assert not any("kubectl create secret" in note for note in made.notes)
+
+
+def test_a_small_file_of_random_bytes_among_the_code_is_no_secret(source: Path) -> None:
+    (source / "table.bin").write_bytes(bytes((one * 73 + 41) % 251 for one in range(48)))
+
+    objects, _ = manifests(job(source))
+    assert "table.bin" in str(objects)
