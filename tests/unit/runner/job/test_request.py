@@ -252,7 +252,7 @@ def test_a_request_of_the_platforms_xgboost_is_one_of_the_ready_program(folder: 
 
 def test_what_the_ready_program_does_not_take_is_named(folder: Path) -> None:
     with pytest.raises(JobError) as raised:
-        job_of([written(folder, _of_image(folder, "sagemaker-xgboost:1.7-1", dsplit="row", _kfold="3"))], {})
+        job_of([written(folder, _of_image(folder, "sagemaker-xgboost:1.7-1", tree_metod="hist", gpu_count="3"))], {})
 
     said = [problem.line() for problem in raised.value.problems]
     assert len(said) == 2 and all("is not a hyperparameter of tabular" in line for line in said)
