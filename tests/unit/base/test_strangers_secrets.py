@@ -1,6 +1,7 @@
 """Two lists of somebody who did not know the rules: 75 secrets in texts, and 75 texts that look alike, each.
 
-When they were met, 1 and 4 secrets were shown (of the expressions before: 12 and 13), and 3 and 3 harmless texts masked.
+When they were met, 1 and 4 secrets were shown (of the expressions before: 12 and 13), and 3 and 3 harmless texts masked,
+of which one is left.
 """
 
 from __future__ import annotations
@@ -27,4 +28,4 @@ def test_secrets_are_masked(name: str, most: int) -> None:
 def test_texts_that_look_alike_stay(name: str) -> None:
     masked = [text for text in LISTS[name]["harmless"] if mask_text(text) != text]
 
-    assert len(LISTS[name]["harmless"]) == 75 and len(masked) <= 3, masked
+    assert len(LISTS[name]["harmless"]) == 75 and len(masked) <= 1, masked

@@ -31,13 +31,15 @@ def spelled(text: str, *, parse_float: Callable[[str], Any] = float, parse_const
     """The value that a text spells. Raises ValueError without a word about where it is wrong, RecursionError."""
     try:
         from _json import make_scanner
-    except ImportError:
+
+        scan = make_scanner(_Context(parse_float, parse_constant))  # type: ignore[arg-type]
+    except (ImportError, AttributeError):  # a later Python's scanner may ask for more
         import json
 
         return json.loads(text, parse_float=parse_float, parse_constant=parse_constant)
     start = len(text) - len(text.lstrip(_SPACE))
     try:
-        value, end = make_scanner(_Context(parse_float, parse_constant))(text, start)  # type: ignore[arg-type]
+        value, end = scan(text, start)
     except (StopIteration, SystemError) as error:  # SystemError: `json` is not loaded to say more
         raise ValueError("is not JSON") from error
     if text[end:].strip(_SPACE):

@@ -34,6 +34,7 @@ _COMMON_PAIRS = (
 )
 _PAIRS = frozenset(map("".join, zip(_COMMON_PAIRS[::2], _COMMON_PAIRS[1::2], strict=True)))
 _DIGIT = r"\d"
+_PUBLIC = r"-----BEGIN (?:[A-Z0-9 ]{0,30}PUBLIC KEY|CERTIFICATE(?: REQUEST)?|X509 CRL)-----[A-Za-z0-9+/=\s\\]*"
 _LONG_RUN = r"[A-Za-z0-9_./:=+~%-]{18,}"
 _ISSUED_RUN = r"[A-Za-z0-9_.:=%-]{18,}"
 _LONG_WORD = r"(?<![\w+/.-])[A-Za-z0-9+/_-]{20,199}={0,2}(?![\w+/=])"
@@ -111,6 +112,8 @@ def random_spans(text: str, mask: Callable[[str], str], issued: str) -> list[tup
         issued: the expression of the keys that services issue.
     """
     spans: list[tuple[int, int]] = []
+    if "-----BEGIN " in text:
+        text = re.sub(_PUBLIC, lambda block: " " * len(block[0]), text)
     key, part_of_key, long_word = re.compile(issued), re.compile(_ISSUED_RUN), re.compile(_LONG_WORD)
     for run in re.finditer(_LONG_RUN, text):
         keys = [

@@ -277,7 +277,7 @@ _NO_VALUE = frozenset({
     "number", "object", "dict", "list", "environment", "redacted", "hidden", "masked", "expired", "failed", "denied",
     "valid", "found", "value", "values", "undefined", "disabled", "enabled", "password", "secret", "token", "pass", "self",
     "passed", "rejected", "accepted", "changed", "rotated", "provided", "configured", "this", "that", "your", "must", "file",
-    "bearer", "basic", "digest", "negotiate", "apikey", "nil",
+    "bearer", "basic", "digest", "negotiate", "apikey", "nil", "path",
 })  # fmt: skip
 # Of what is between braces, Maven's passwords are secrets.
 _PLACEHOLDER = r"[$<%*\[(@]|\{(?![A-Za-z0-9+/]{12,}={0,2}(?:\}|\Z))"

@@ -50,9 +50,10 @@ _BEFORE = r"(?:(?<![A-Za-z0-9_])|(?<=[0-9\[;]m)|(?<=\\n)|(?<=%0A)|(?<=%3D))"
 _ISSUED_KEY = _BEFORE + f"(?:{'|'.join(f'(?:{how}){rest}' for how, rest in _ISSUED)})(?![A-Za-z0-9])"
 
 # It begins at the colon: to look for the scheme from its first letter would take the square of a long word's letters.
-# A user alone is no secret unless it is long; a password may have a slash in it, where it cannot be a port.
+# A user alone is no secret unless it is long; a password may have a slash in it, where it cannot be a port. A placeholder
+# is none.
 URL_LOGIN = (
-    r"(?<=[a-zA-Z0-9+.-])://(?P<login>[^/\s'\"@:]{0,200}:[^/\s'\"]+|[^/\s'\"@:]{16,}|(?<=git\+https://)[^/\s'\"@:]{4,}"
+    r"(?<=[a-zA-Z0-9+.-])://(?![^/\s'\"@:]{0,200}:(?:\$\{[A-Za-z_]\w{0,60}\}|<[\w -]{1,60}>|\{\{[^{}@]{1,60}\}\})@)(?P<login>[^/\s'\"@:]{0,200}:[^/\s'\"]+|[^/\s'\"@:]{16,}|(?<=git\+https://)[^/\s'\"@:]{4,}"
     r"|[^/\s'\"@:]{0,200}:(?!\d{1,5}/|\[)[^\s'\"@<>,]{1,200})@(?=[\w.\[/-])"
 )
 _QUOTES = r"[\"'\\]{0,8}"

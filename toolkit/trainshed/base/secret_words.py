@@ -16,7 +16,7 @@ STEMS = (
 )  # fmt: skip
 # What names a secret wherever it stands in a name: PGPASSWORD, DBPassword, WANDB_API_KEY, hftoken.
 _CERTAIN = (
-    r"(?i)secret(?!ar|s?[^a-z]?manager|s?[^a-z]?storage)|pass[^a-z]?(?:phrase|code)|credential"
+    r"(?i)secret(?!ar|s?[^a-z]?(?:manager|storage|names?$))|pass[^a-z]?(?:phrase|code)|credential"
     r"|p[a4][s5$]{1,2}(?:w[o0]?r?d|w[o0]rt|w[o0][o0]rd|[o0]rd)(?!s?[^a-z]?(?:strength"
     r"|length|policy|policies|rule|score))|pswd|(?:api|access|private|secret|signing|encryption|ssh|storage|account"
     r"|license|subscription|unseal|pre[^a-z]?shared)[^a-z]?keys?(?![a-z])"
