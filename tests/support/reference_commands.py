@@ -68,7 +68,7 @@ EXAMPLES = {
     "metrics test": "trainshed metrics test train.log --regex \"loss='loss': ([0-9.]+)\"",
     "profile": "trainshed profile RUN --steps 3",
     "data show": "trainshed data show data",
-    "data check": "trainshed data check tabular data --hp target=price",
+    "data check": "trainshed data check tabular data --hp target=income",
     "data bench": "trainshed data bench data --workers 0,2",
     "plan": "trainshed plan train.py --stages 2 --microbatches 4",
     "verify": "trainshed verify train.py -n 2 --hp epochs=1",

@@ -102,3 +102,28 @@ def test_what_a_killed_train_has_left_is_removed_by_the_next_one(places: tuple[d
                 [path.name for path in others] + ["trainshed-13-ab-run", used.name, os.path.basename(own.path)]
             )
         alive.kill()
+
+
+@pytest.mark.safety
+def test_a_train_that_starts_at_the_same_time_does_not_take_the_folder_for_an_abandoned_one(
+    places: tuple[dict[str, str], Paths], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ, paths = places
+    real = os.open
+
+    def opened(path: str, flags: int, *more: int) -> int:
+        fd = real(path, flags, *more)
+        if flags & os.O_CREAT:  # another one looks just before this one holds its folder
+            monkeypatch.setattr(os, "open", real)
+            Scratch({**environ}, paths.output).make()
+        return fd
+
+    with Scratch(environ, paths.output) as mine:
+        monkeypatch.setattr(scratch.time, "time_ns", lambda: 1)  # the other's name
+        monkeypatch.setattr(os, "open", opened)
+        mine.make()
+
+        assert sorted(os.listdir(environ["TMPDIR"])) == sorted(
+            [os.path.basename(mine.path), f"trainshed-{os.getpid()}-1-run"]
+        )
+        assert os.path.exists(f"{mine.path}/.held")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _USUAL = ("/tmp", "/var/tmp", "/dev/shm")
 _HELD = ".held"  # in a scratch: locked while its `train` lives
+_MAKING = ".new"  # ends the name of a scratch that nobody holds yet
 _more: list[str] = []  # folders elsewhere that are removed with the scratch
 
 
@@ -100,10 +101,13 @@ class Scratch:
             TrainshedError: no folder for temporary files can be written.
         """
         _remove_abandoned(self.place)
+        made = f"{self.path}{_MAKING}"  # another `train` that looks for abandoned ones takes none without its name
         try:
-            os.mkdir(self.path, 0o700)
-            self._held = _hold(f"{self.path}/{_HELD}", os.O_CREAT)
+            os.mkdir(made, 0o700)
+            self._held = _hold(f"{made}/{_HELD}", os.O_CREAT)
+            os.rename(made, self.path)
         except OSError as error:
+            _remove(made)
             raise TrainshedError(
                 f"no temporary folder can be made in {self.place}: {error.strerror}",
                 hint="mount a writable /tmp or set TMPDIR",

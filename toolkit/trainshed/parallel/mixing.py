@@ -24,6 +24,7 @@ from .ground.shards import local
 
 # Places of a stand-in along an axis, and how large a gradient is that others must not feel.
 _PLACES, _LARGE = 4, 1e4
+ASKS_ALL_RANKS = "asks_all_ranks"  # an optimizer with this attribute takes its norms over all ranks
 Found = list[list[torch.Tensor]]
 
 
@@ -36,7 +37,8 @@ def refuse_mixing(optimizer: torch.optim.Optimizer) -> bool:
     Raises:
         PipelineError: it updates a parameter by others.
     """
-    if type(optimizer).__module__.startswith("torch.optim.") and not optimizer._optimizer_step_pre_hooks:
+    known = type(optimizer).__module__.startswith("torch.optim.") or getattr(optimizer, ASKS_ALL_RANKS, False)
+    if known and not optimizer._optimizer_step_pre_hooks:
         return True
     pieces = [[_piece(one) for one in _here(group)] for group in optimizer.param_groups]
     if sum(map(len, pieces)) < 2:

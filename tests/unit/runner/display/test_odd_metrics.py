@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.extras import needs
 from support.run_folders import lay_run
 from trainshed import runner
 from trainshed.cli import main
@@ -16,6 +17,7 @@ from trainshed.cli import main
 def test_a_metrics_name_never_controls_the_terminal_or_breaks_a_view(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    needs("trainshed.studio")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     odd = ["\ud800", "a\x1b[31mb", "line\nbreak", "\u202eabc", "=cmd()", "x" * 255, "\x00"]

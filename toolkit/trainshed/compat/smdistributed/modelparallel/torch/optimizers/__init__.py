@@ -35,6 +35,8 @@ class FusedLAMB(torch.optim.Optimizer):
         NotServed: amsgrad; clipping with shard_optimizer_state, where a rank has no gradient of what others update.
     """
 
+    asks_all_ranks = True  # `parallel.mixing` need not try it
+
     def __init__(
         self,
         params: Iterable[Any],
