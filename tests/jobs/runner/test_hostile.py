@@ -43,7 +43,7 @@ def test_metacharacters_of_the_shell_are_only_letters(prey: Project, tmp_path: P
 
 def test_an_expression_that_never_ends_costs_the_metric_not_the_job(prey: Project) -> None:
     prey.write({
-        "train.py": "print('x' * 5000, flush=True)\nprint('metric loss=1', flush=True)",
+        "train.py": "print('y' + 'x' * 5000, flush=True)\nprint('metric loss=1', flush=True)",
         "job.yaml": "program: train.py\nmetric_definitions: {slow: '(x+x+)+y', good: 'loss=(.*)'}\n",
     })  # fmt: skip
     done = prey.trainshed("run", "job.yaml")

@@ -15,7 +15,7 @@ DATA = "y,x\n1,2\n3,4\n"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    needs("xgboost", "pyarrow", "numpy", "scipy")
+    needs("trainshed.studio", "xgboost", "pyarrow", "numpy", "scipy")  # the core alone starts programs without them
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRAINSHED_ENTRYPOINTS", str(ENTRYPOINTS))
     (tmp_path / "good.csv").write_text(DATA)

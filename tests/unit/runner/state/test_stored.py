@@ -33,6 +33,7 @@ EVIL = "good\nprogram: /evil.py\r\x1b]0;owned\x07\u202e"
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run that has been placed and has not ended; its runner is gone."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # no other test's runs
     made = layout.claim(layout.plan(Job(name="digits", program="train.py"), in_containers=False, now=1_795_261_200))
     StatusFile(made)
     Path(made.folder, "job.json").write_text(json.dumps(described(made)))
