@@ -33,7 +33,6 @@ _FIRST = (
     re.compile("acc|f1|auc|bleu|rouge|perplex|ppl|reward", re.I),
     re.compile("grad|lr|learning", re.I),
 )
-_PERCENT = re.compile(r"percent|utili[sz]ation", re.IGNORECASE)
 
 
 class Group(Record):
