@@ -117,10 +117,10 @@ def every_kind(model: nn.Module) -> Numbers:
     return [number for read in (*clips, *looks) for number in read(model)]
 
 
-class Lars(torch.optim.Optimizer):
-    """A rate for each parameter, by numbers."""
+class OneByOne(torch.optim.Optimizer):
+    """Updates each parameter by itself."""
 
-    def __init__(self, parameters: Any, lr: float = 0.05) -> None:
+    def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
@@ -129,8 +129,21 @@ class Lars(torch.optim.Optimizer):
         for group in self.param_groups:
             for one in group["params"]:
                 if one.grad is not None:
-                    weight, update = one.norm().item(), one.grad.norm().item()
-                    one.add_(one.grad, alpha=-group["lr"] * (weight / (update + 1e-3) if weight else 1.0))
+                    self._update(one, group["lr"])
+
+    def _update(self, one: torch.Tensor, lr: float) -> None:
+        raise AssertionError("a subclass says what an update is")
+
+
+class Lars(OneByOne):
+    """A rate for each parameter, by numbers."""
+
+    def __init__(self, parameters: Any, lr: float = 0.05) -> None:
+        super().__init__(parameters, lr)
+
+    def _update(self, one: torch.Tensor, lr: float) -> None:
+        weight, update = one.norm().item(), one.grad.norm().item()  # type: ignore[union-attr]
+        one.add_(one.grad, alpha=-lr * (weight / (update + 1e-3) if weight else 1.0))  # type: ignore[arg-type]
 
 
 class Lamb(torch.optim.Optimizer):
@@ -164,19 +177,11 @@ class Lamb(torch.optim.Optimizer):
             one.add_(update * ratio, alpha=-self.param_groups[0]["lr"])
 
 
-class Blockwise(torch.optim.Optimizer):
+class Blockwise(OneByOne):
     """Momentum that is kept in 8 bits and a scale for each block of 16 numbers."""
 
     def __init__(self, parameters: Any, lr: float = 0.5) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        del closure
-        for group in self.param_groups:
-            for one in group["params"]:
-                if one.grad is not None:
-                    self._update(one, group["lr"])
+        super().__init__(parameters, lr)
 
     def _update(self, one: Any, lr: float) -> None:
         state, moment = self.state[one], self.held(one.grad).detach().clone()
