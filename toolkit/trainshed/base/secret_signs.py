@@ -33,7 +33,7 @@ _ISSUED = (
     "nvapi-", "pplx-", "xai-", "tvly-", "tskey-", "sq0", "gsk_", "r8_", "rpa_", "fw_", "lsv2_", "figd_", "ntn_", "sbp_",
     "lin_api_", "pscale_", "rubygems_", "sntry", "dapi", "key-", "pul-", "PMAK-", "NRAK-", "ATATT3", "ATCTT3", "ATBB",
     "AGE-SECRET-KEY-1", "CLOJARS_", "cio", "eyJ", ":AA", "xkeysib-", "xsmtpsib-", "sgp_", "phx_", "secret_", "pnu_",
-    "CFPAT-", "duffel_", "shippo_", "rdme_", "pat-", "ops_", "FLWSECK", "EZAK", "EZTK", "amzn1.oa2-cs", "v1.0-", "APA91b",
+    "CFPAT-", "duffel_", "shippo_", "rdme_", "ops_", "FLWSECK", "EZAK", "EZTK", "amzn1.oa2-cs", "v1.0-", "APA91b",
     "sl.", "b3BlbnNzaC1rZXktdjE", "oy2", "SK", "pat",
 )  # fmt: skip
 # One is where an address, or a command with one, has a secret.
@@ -62,7 +62,7 @@ def has_signs(text: str) -> bool:
         or " -p" in low or "sudo " in low or "redis-c" in low
         or "senha" in low or "kennw" in low or "wachtw" in low or "parol" in low
         or ("://" in low and any(sign in low for sign in _IN_ADDRESSES)) or _may_hold_keys(text, low)
-        or (not low.isascii() and _is_foreign(low))
+        or (not low.isascii() and any(word in low for word in FOREIGN))
     )  # fmt: skip
 
 
@@ -97,10 +97,6 @@ def _may_be_random(word: bytes) -> bool:
         return bytes.fromhex(word.decode()).isascii()
     except ValueError:
         return False
-
-
-def _is_foreign(low: str) -> bool:
-    return any(word in low for word in FOREIGN)
 
 
 def has_run(text: str) -> bool:

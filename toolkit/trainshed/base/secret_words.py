@@ -7,13 +7,13 @@ import re
 
 from .secret_signs import FOREIGN, is_suspect
 
-# Patterns are strings, compiled by `re` when first used.
-# A name in a text has one of these.
+# A secret's name in a text has one of these.
 STEMS = (
     "pass", "pw", "secr", "token", "cred", "key", "auth", "bear", "jwt", "hook", "cookie", "conn", "dsn", "_pat",
     "_sas", "-pat",
     "psk", "parol", "senha", "contras", "clave", "kennwo", "wachtw", "pa$$", "p4ss", "w0rd", "pasw", "pswd", *FOREIGN,
 )  # fmt: skip
+# Patterns are strings, compiled by `re` when first used.
 # What names a secret wherever it stands in a name: PGPASSWORD, DBPassword, WANDB_API_KEY, hftoken.
 _CERTAIN = (
     r"(?i)secret(?!ar|s?[^a-z]?(?:manager|storage|names?$))|pass[^a-z]?(?:phrase|code)|credential"
