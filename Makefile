@@ -11,6 +11,8 @@ MINUTES ?= 5
 SEED ?=
 # Words of which the names of cases of `make test-zoo` have one.
 ONLY ?=
+# Of `make bench`: words for benchmarks/bench.py.
+BENCH ?=
 # Bytecode is wanted: without it every process of the tests compiles torch again.
 unexport PYTHONDONTWRITEBYTECODE
 # A part of the tests: every folder of this name below tests/, as in PART=runner, PART=unit, PART=images.
@@ -27,7 +29,7 @@ define run_tests
 set -x; $(PYTEST) --repeat $(1) $$folders
 endef
 
-.PHONY: help demo fuzz test test-all test-faults test-matrix test-unit test-zoo check docs prepare setup clean
+.PHONY: bench help demo fuzz test test-all test-faults test-matrix test-unit test-zoo check docs prepare setup clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +48,9 @@ test-matrix: prepare  ## a share of the large tables of cases: SLICE=1/4
 
 test-faults: .venv/ready  ## random faults at random moments, as long as MINUTES=5 says; SEED=... plays the same again (as root)
 	$(BIN)/python tests/faults/play --minutes '$(MINUTES)' --seed '$(SEED)'
+
+bench: .venv/ready  ## every benchmark that needs no special machine, in one table, within 30 minutes; BENCH='--only data tune'
+	$(BIN)/python benchmarks/bench.py $(BENCH)
 
 fuzz: .venv/ready  ## 100,000 mutated inputs through everything that reads other people's words; CASES=..., SEED=...
 	PYTHONPATH=toolkit:tests $(BIN)/python -m fuzz --cases '$(or $(CASES),100000)' --seed '$(or $(SEED),1)'

@@ -26,6 +26,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from _claims import claim
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "toolkit"), str(ROOT / "tests")]
 
@@ -70,19 +72,19 @@ def values_of(number: int) -> dict[str, Any]:
     return {"hps": hps, "metrics": metrics, "tags": tags, "started": STARTED + 60.0 * number}
 
 
-def timed(call: Callable[[], object], repeat: int) -> str:
-    """Median and least seconds, and the median CPU time of this process and those that it waited for."""
+def timed(call: Callable[[], object], repeat: int) -> tuple[str, float]:
+    """Seconds and CPU seconds of this process and those that it waited for, as text; and the least CPU seconds."""
     seconds, cpu = [], []
     for _ in range(repeat):
         began, before = time.perf_counter(), sum(os.times()[:4])
         call()
         seconds.append(time.perf_counter() - began)
         cpu.append(sum(os.times()[:4]) - before)
-    return f"{statistics.median(seconds):8.3f} s  (least {min(seconds):.3f}, CPU {statistics.median(cpu):.3f})"
+    return f"{statistics.median(seconds):8.3f} s  (least {min(seconds):.3f}, CPU {statistics.median(cpu):.3f})", min(cpu)
 
 
-def ours(folder: Path, runs: int, repeat: int) -> None:
-    """Indexes the runs and asks."""
+def ours(folder: Path, runs: int, repeat: int) -> float:
+    """Indexes the runs and asks; returns the CPU seconds of the search as a command."""
     environ = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(ROOT / "toolkit")}
     entries = folder / "state/trainshed/runs"
     entries.mkdir(parents=True)
@@ -100,17 +102,21 @@ def ours(folder: Path, runs: int, repeat: int) -> None:
         command = [sys.executable, "-m", "trainshed", *words]
         return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True).stdout
 
-    print(f"first index of {runs:,} runs          {timed(lambda: ls('--limit', '1'), 1)}", flush=True)
+    print(f"first index of {runs:,} runs          {timed(lambda: ls('--limit', '1'), 1)[0]}", flush=True)
     ls("--limit", "1")
     size = (folder / "state/trainshed/catalog/runs.sqlite").stat().st_size
     print(f"its file                             {size / 1e6:8.1f} MB")
     for name, words in QUERIES.items():
-        print(f"trainshed ls: {name:<26} {timed(lambda words=words: ls(*words), repeat)}", flush=True)  # type: ignore[misc]
+        print(f"trainshed ls: {name:<26} {timed(lambda words=words: ls(*words), repeat)[0]}", flush=True)  # type: ignore[misc]
     same = ["--where", "loss < 0.3 and accuracy > 0.9", "--sort", "loss", "--limit", "20"]
-    print(f"trainshed ls: {'the search below':<26} {timed(lambda: ls(*same), repeat)}", flush=True)
+    text, search = timed(lambda: ls(*same), repeat)
+    print(f"trainshed ls: {'the search below':<26} {text}", flush=True)
     for words in (["ps"], ["status"], ["status", "run-00001"]):
-        print(f"trainshed {' '.join(words):<30} {timed(lambda words=words: ours_of(*words), repeat)}", flush=True)  # type: ignore[misc]
+        text, cpu = timed(lambda words=words: ours_of(*words), repeat)  # type: ignore[misc]
+        print(f"trainshed {' '.join(words):<30} {text}", flush=True)
+        claim(f"catalogue: {words[0]}{' of one run' * (len(words) - 1)}, {runs:,} runs", cpu, "CPU s", limit=0.3)
     warm(folder, environ, repeat)
+    return search
 
 
 def warm(folder: Path, environ: dict[str, str], repeat: int) -> None:
@@ -123,10 +129,10 @@ def warm(folder: Path, environ: dict[str, str], repeat: int) -> None:
     catalogue.look()
     connection = catalogue.connection
     wanted = Wanted(where="loss < 0.3 and accuracy > 0.9", sort="loss", limit=20)
-    print(f"our search alone, warm process       {timed(lambda: ask(connection, wanted), repeat)}", flush=True)
+    print(f"our search alone, warm process       {timed(lambda: ask(connection, wanted), repeat)[0]}", flush=True)
 
 
-def theirs(folder: Path, runs: int, repeat: int) -> None:
+def theirs(folder: Path, runs: int, repeat: int) -> float:
     """The same runs in MLflow's store, and the equal search.
 
     MLflow makes its tables; the rows are written as `log_batch` writes them, but at once: run by run takes half an hour.
@@ -170,9 +176,10 @@ def theirs(folder: Path, runs: int, repeat: int) -> None:
         assert len(found) == 20 or runs < 1000
 
     command = [sys.executable, "-c", MLFLOW, address, str(folder / "artifacts"), experiment, SAME]
-    print(f"MLflow: search alone, warm process   {timed(search, repeat)}", flush=True)
-    alone = timed(lambda: subprocess.run(command, check=True, capture_output=True), repeat)
-    print(f"MLflow: the search as a command      {alone}", flush=True)
+    print(f"MLflow: search alone, warm process   {timed(search, repeat)[0]}", flush=True)
+    text, alone = timed(lambda: subprocess.run(command, check=True, capture_output=True), repeat)
+    print(f"MLflow: the search as a command      {text}", flush=True)
+    return alone
 
 
 def main() -> int:
@@ -184,9 +191,9 @@ def main() -> int:
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="catalog-"))
     try:
-        ours(folder, asked.runs, asked.repeat)
-        if not asked.without_mlflow:
-            theirs(folder, asked.runs, asked.repeat)
+        search = ours(folder, asked.runs, asked.repeat)
+        peer = None if asked.without_mlflow else theirs(folder, asked.runs, asked.repeat)
+        claim(f"catalogue: a search in {asked.runs:,} runs", search, "CPU s", limit=0.3, peer=peer, peer_name="MLflow")
     finally:
         os.chdir("/")
         shutil.rmtree(folder)

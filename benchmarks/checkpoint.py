@@ -34,6 +34,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _claims import claim
+
 METHODS = ("trainshed", "torch.save", "torch.save+fsync", "dcp.save", "dcp.async_save")
 PIECE = 4 << 20  # elements of one tensor: 16 MiB of float32
 
@@ -258,6 +260,19 @@ def main() -> int:
                 rows.append((name, megabytes, json.loads(done.stdout.splitlines()[-1])))
                 print(f"{name}, {megabytes} MB: done", file=sys.stderr)
     print(table(rows))
+    stalls = {(name, megabytes): one["stall"] for name, megabytes, one in rows}
+    for megabytes in arguments.megabytes:
+        ours = stalls.get(("trainshed", megabytes))
+        for peer in ("dcp.async_save", "dcp.save"):
+            if ours is not None and (peer, megabytes) in stalls:
+                claim(
+                    f"checkpoint: what a save of {megabytes} MB costs the loop, beside {peer}",
+                    ours,
+                    "s",
+                    times=1.0,
+                    peer=stalls[peer, megabytes],
+                    peer_name=peer,
+                )
     return 0
 
 

@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+from _claims import claim
 from _measure import summary
 
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
@@ -38,13 +39,13 @@ def main() -> int:
                 samples[name].append(milliseconds)
     print(f"Python {sys.version.split()[0]}, {os.cpu_count()} CPUs, {runs} runs")
     print("| command | least ms | median ms | goal |\n|---|---|---|---|")
-    missed = 0
+    slowest = 0.0
     for name, values in samples.items():
         found = summary(values)
         met = found["min"] <= GOAL
-        missed += not met
+        slowest = max(slowest, found["min"])
         print(f"| `{name}` | {found['min']:.0f} | {found['median']:.0f} | {'met' if met else '**not met**'} |")
-    return int(missed > 0)
+    return int(not claim("cli: the slowest --help", slowest, "ms", limit=GOAL))
 
 
 def command_names() -> list[str]:

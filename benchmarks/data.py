@@ -26,12 +26,20 @@ import threading
 import time
 from pathlib import Path
 
+from _claims import claim
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "toolkit"))
 
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
 BATCH = 64
 PEERS = {"webdataset": ("webdataset==1.0.2",), "datasets": ("datasets==5.2.0",)}
 KINDS = ("tar", "jsonl", "parquet")
+# What a sample may cost, as a multiple of what it costs a peer.
+PEER_LIMITS = {
+    "tar": {"webdataset": 1.0},
+    "jsonl": {"plain": 1.1, "datasets": 1.0},
+    "parquet": {"plain": 1.1, "datasets": 1.0},
+}
 RECORD_BYTES = (4096, 512, 65536)
 LOOP = """
 import json, os, resource, sys, time
@@ -183,6 +191,7 @@ def pipe(folder: Path, megabytes: int, size: int) -> None:
                 target.write(frames)
 
     print(f"\nA FIFO of recordio-protobuf records of {size:,} bytes, {megabytes} MB, one process")
+    rates = {}
     for reads in ("plain", "trainshed"):
         place = folder / f"{size}-{reads}" / "input" / "data"
         place.mkdir(parents=True)
@@ -193,7 +202,11 @@ def pipe(folder: Path, megabytes: int, size: int) -> None:
         feeder.join()
         what = "only reading the FIFO" if reads == "plain" else "trainshed.data, batches of tensors"
         wall, cpu = (found["bytes"] / found[clock] / 1e9 for clock in ("seconds", "cpu"))
+        rates[reads] = cpu
         print(f"  {what:38} {wall:6.2f} GB/s {cpu:6.2f} GB a CPU second", flush=True)
+    limit = {4096: 1.5, 512: 0.6}.get(size)
+    name = f"data: a FIFO of records of {size:,} bytes"
+    claim(name, rates["trainshed"], "GB a CPU s", limit=limit, at_least=True, peer=rates["plain"], peer_name="only reading")
 
 
 def ran(python: str, script: str, *words: str) -> dict[str, float]:
@@ -236,15 +249,23 @@ def main() -> None:
             write(kind, folder / kind, options.mb or 256)
             print(f"\n{kind}, {options.mb or 256} MB, batches of {BATCH}, one process")
             print(f"  {'':12} samples/s   first batch   CPU s / 1,000   memory added")
+            found = {}
             for name, python in readers.items():
                 if (kind == "tar" and name == "datasets") or (kind != "tar" and name == "webdataset"):
                     continue  # it reads the other kinds
-                one = ran(python, LOOP, kind, name, str(folder / kind))
+                one = found[name] = ran(python, LOOP, kind, name, str(folder / kind))
                 print(
                     f"  {name:12} {one['samples'] / one['seconds']:9,.0f} {one['first']:11.2f} s "
                     f"{1000 * one['cpu'] / one['samples']:13.4f} {one['memory'] / 1024:12.0f} MiB",
                     flush=True,
                 )
+            costs = {name: 1000 * one["cpu"] / one["samples"] for name, one in found.items()}
+            for peer, times in PEER_LIMITS[kind].items():
+                if peer in costs:
+                    name = f"data: 1,000 samples of {kind}, beside {peer}"
+                    claim(name, costs["trainshed"], "CPU s", times=times, peer=costs[peer], peer_name=peer)
+            if kind == "tar":
+                claim("data: first batch of tar", found["trainshed"]["first"], "s", limit=0.03)
 
 
 if __name__ == "__main__":

@@ -32,13 +32,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from _claims import claim
+
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS, FORWARD, BACKWARD = 12, 0.010, 0.01625  # seconds a layer
 BY_HAND = (1, 2, 5, 10)  # MiB of a bucket, beside DDP's own 25
 EVERY = 16  # steps of LocalSteps between exchanges
 SETTLED = 18  # steps after which `accelerate` has decided and compared
 FEWEST, MOST, LONG = 3, 8, 8.0  # steps of a row in a round: so many, and no more than take so many seconds
-ROWS = ("ddp", "by hand", "auto", "bf16", "local")
+ROWS = ("ddp", "by hand", "auto", "bf16", "powersgd", "local")
 PREFIX = f"tsdp{os.getpid()}"
 
 
@@ -185,7 +187,12 @@ class Trainer:
                 self.models[row] = DDP(module, **({} if bucket == 25 else {"bucket_cap_mb": bucket}))
             if row in ("auto", "bf16"):
                 data.accelerate(self.models[row], row)
-            self.steps(row, SETTLED if row in ("auto", "bf16") else 2)
+            elif row == "powersgd":
+                from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+                state = power.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+                self.models[row].register_comm_hook(state, power.powerSGD_hook)
+            self.steps(row, SETTLED if row in ("auto", "bf16") else 4)
         self.said[row] = said.getvalue().splitlines()
 
     def choose_by_hand(self) -> None:
@@ -279,6 +286,7 @@ HEADS = (
     "best bucket",
     "`auto`",
     "`bf16`",
+    "PowerSGD, rank 1",
 )
 HEADS += (f"`LocalSteps`, {EVERY}", "MB a host sends", "`auto` - DDP", "`bf16` - DDP")
 
@@ -354,6 +362,17 @@ def main() -> None:
             with options.out.open("a") as file:
                 file.write(json.dumps(cell) + "\n")
         print(line(cell), flush=True)
+        for row in ("ddp", "powersgd") if "auto" in cell else ():
+            if row in cell:
+                what = f"data parallelism: a step with auto, {name_of(cell)}, beside {row}"
+                claim(
+                    what,
+                    cell["auto"]["seconds"],
+                    "s",
+                    times=1.0 if row == "ddp" else None,
+                    peer=cell[row]["seconds"],
+                    peer_name=row,
+                )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from _claims import claim
 from _measure import BenchError, Job, Launcher, descendants, peak_memory, run_job, summary
 from _venvs import PEER, Venvs, say
 
@@ -265,6 +266,16 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
+def claim_all(rows: Sequence[Row]) -> None:
+    """Tells each goal of each row, and rows beside the peer that have none."""
+    for each in rows:
+        peer = next((name for name in ("sagemaker-training", TORCHRUN) if each.least(name) is not None), None)
+        for goal in each.goals:
+            claim(f"launcher: {each.name}: {goal.text}", goal.value, "", limit=goal.limit)
+        if not each.goals and peer is not None and (ours := each.least(OURS)) is not None:
+            claim(f"launcher: {each.name}", ours, each.unit, times=1.0, peer=each.least(peer), peer_name=peer)
+
+
 def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -334,6 +345,7 @@ def main() -> int:
         print(f"launcher.py: {error}", file=sys.stderr)
         return 1
     print(table(rows))
+    claim_all(rows)
     if args.json:
         args.json.write_text(json.dumps(as_json(rows, QUICK if args.quick else FULL), indent=1) + "\n")
     return 0

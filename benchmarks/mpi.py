@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from _claims import claim
+
 WORK, GOAL, PEER = 3.0, 6.0, 35.0
 SCRIPT = f"import time\ntime.sleep({WORK})\n"
 TOOLKIT = Path(__file__).parents[1] / "toolkit"
@@ -41,7 +43,7 @@ def main() -> int:
         f"median: {job:.2f} s, {job - bare:.2f} s more than the script alone; "
         f"{job / GOAL:.2f} of the goal of {GOAL:g} s, {job / PEER:.2f} of sagemaker-training's {PEER:g} s"
     )
-    return 0
+    return int(not claim("mpi: a job of 3 s on 2 hosts", job, "s", limit=GOAL))
 
 
 def run_job() -> float:

@@ -34,6 +34,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from _claims import claim
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "toolkit"))
 
 from trainshed import metrics
@@ -87,6 +89,8 @@ def log(lines: int) -> None:
         times += [seconds_of(lambda given=given, search=search: search(given)) for given in (DEFINITIONS, [])]
         cells = " | ".join(f"{1e6 * seconds / blocks / BLOCK:.2f}" for seconds in times)
         print(f"| {name} | {cells} | {times[1] / times[0]:.1f} |")
+        a_line = [1e6 * seconds / blocks / BLOCK for seconds in times]
+        claim(f"metrics: searching a line, {name}", a_line[1], "us", limit=3.0, peer=a_line[0], peer_name="bare loop")
 
 
 def write(calls: int) -> None:
@@ -95,6 +99,7 @@ def write(calls: int) -> None:
     print("|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/plain", "a") as file:
         os.environ[FOLDER_VARIABLE] = folder
+        measured: dict[str, list[float]] = {}
         given = [{"loss": 0.1}, {"loss": 0.1, "lr": 5e-05, "accuracy": 0.5, "grad_norm": 1.25}]
 
         def lines(values: dict[str, float]) -> None:
@@ -109,6 +114,10 @@ def write(calls: int) -> None:
         for name, work in (("`metrics.log`", logged), ("a JSON line, flushed", lines)):
             times = [1e6 * seconds_of(lambda values=values, work=work: work(values)) / calls for values in given]
             print(f"| {name} | {times[0]:.1f} | {times[1]:.1f} |")
+            measured[name] = times
+        for place, (what, limit) in enumerate((("one value", 8.0), ("four values", 12.0))):
+            hand, ours = measured["a JSON line, flushed"][place], measured["`metrics.log`"][place]
+            claim(f"metrics.log of {what}", ours, "us", limit=limit, peer=hand, peer_name="a JSON line, flushed")
         del os.environ[FOLDER_VARIABLE]
 
 
@@ -164,6 +173,7 @@ def sampler(seconds: float) -> None:
             samples = {line.rpartition(b" ")[2] for text in texts for line in text.splitlines()}
             size = sum(map(len, texts)) / len(samples)
             print(f"| `train`'s sampler | {cpu:.3f} | {memory:.1f} | {size:.0f} |")
+            own = cpu
             shell = subprocess.run(["pgrep", "-P", str(train.pid)], capture_output=True, text=True).stdout.split()
             below = subprocess.run(["pgrep", "-P", ",".join(shell)], capture_output=True, text=True).stdout.split()
             pids = [*(one for one in shell if int(one) != pid), *below]
@@ -175,6 +185,7 @@ def sampler(seconds: float) -> None:
                 other.kill()
                 other.wait()
             print(f"| a process with psutil | {cpu:.3f} | {memory:.1f} | none are written |")
+            claim("profiler: the sampler", own, "% of a core", limit=0.5, peer=cpu, peer_name="psutil")
         finally:
             train.terminate()
             train.wait()
@@ -210,6 +221,7 @@ def steps(count: int) -> None:
             done = subprocess.run(command, env=os.environ | path | more, capture_output=True, text=True, check=True)
             seconds.append(float(done.stdout))
         added = seconds[1] - seconds[0]
+        claim("profiler: marks of a step of 20 ms", 100 * added / STEP_SECONDS, "%", limit=1.0)
         print(f"| without | {1e6 * seconds[0]:.1f} | |")
         print(f"| `profile: auto` | {1e6 * seconds[1]:.1f} | {100 * added / STEP_SECONDS:.2f} |")
 

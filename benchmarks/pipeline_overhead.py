@@ -30,6 +30,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from _claims import claim
+
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
 LAYERS = (12, 100, 200, 1000)
 MICROBATCHES = 8
@@ -328,6 +330,9 @@ def judge_steps(results: list[Any], ranks: int) -> bool:
         cpu, low, high = ratios(found, 0)
         good = cpu <= goal
         met = met and good
+        claim(
+            f"pipeline: a step of {name}, {virtual} stages a rank", cpu, "times", limit=goal, peer=1.0, peer_name="by hand"
+        )
         schedule = "1F1B" if virtual == 1 else f"interleaved, v = {virtual}"
         print(
             f"| {name} | {schedule} | {each:.1f} | {hand:.1f} | {ours:.1f} | {cpu:.2f} | {low:.2f} ... {high:.2f} "
@@ -344,6 +349,8 @@ def judge_planning(results: list[Any]) -> bool:
     for layers, seconds, once, _ in results:
         good = seconds <= GOAL_PLANNING_S
         met = met and good
+        if layers == max(LAYERS):
+            claim(f"pipeline: a plan for {layers} layers", seconds, "CPU s", limit=GOAL_PLANNING_S)
         goal = f"{GOAL_PLANNING_S:.0f} s: {'met' if good else '**not met**'}" if layers == max(LAYERS) else ""
         print(f"| {layers} | {seconds:.2f} | {1e3 * seconds / layers:.1f} | {once:.2f} | {goal} |")
     return met

@@ -29,6 +29,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from _claims import claim
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "toolkit"))
 
 from trainshed.container.roster.authentication import JobKey
@@ -40,6 +42,7 @@ from trainshed.machine.network import free_port
 
 KEY = JobKey(b"benchmark" + bytes(23))
 LIMIT = 120.0  # seconds
+UNITS = {"join": "s", "verdict": "s", "idle": "% of a core"}  # of host 0
 GOALS = {"join": 5.0, "verdict": 2.0, "idle": 20.0}
 GROWTH = 1.5
 
@@ -187,12 +190,13 @@ def main() -> int:
         )
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
-    missed = [f"{name} {rows[-1][name]:.2f}, goal {goal:g}" for name, goal in GOALS.items() if rows[-1][name] > goal]
+    hosts = rows[-1]["hosts"]
+    met = [
+        claim(f"roster: {name}, {hosts:,} hosts", rows[-1][name], UNITS[name], limit=goal) for name, goal in GOALS.items()
+    ]
     growth = rows[-1]["a host"] / rows[0]["a host"]
-    if growth > GROWTH:
-        missed.append(f"CPU of a host grows {growth:.2f} times, goal {GROWTH:g}")
-    print("all goals are met" if not missed else "not met: " + "; ".join(missed))
-    return 1 if missed else 0
+    met.append(claim("roster: CPU of a host, many to few", growth, "times", limit=GROWTH))
+    return int(not all(met))
 
 
 if __name__ == "__main__":

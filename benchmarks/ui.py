@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from _claims import claim
 
 ROOT = Path(__file__).resolve().parent.parent
 PHASES = ["Starting", "Training", "Uploading", "Completed"]
@@ -127,8 +128,9 @@ def measure(address: str, server: psutil.Process, chromium: str, driver: str, fo
         browser.get(address)
         until("return document.querySelectorAll('.rows .row').length > 5")
         told(f"table of {asked.runs:,} runs: first rows", since)
+        claim(f"page: first rows of {asked.runs:,} runs", cpu() - since[1], "CPU s of the server", limit=0.3)
         paint = browser.execute_script("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
-        print(f"  first paint (first-contentful-paint) after {paint / 1000:.2f} s")
+        claim(f"page: first paint with {asked.runs:,} runs", paint / 1000, "s", limit=1.0)
         idle()
         key = browser.execute_script("return [...runs.rows.values()].find(row => row.name === 'run-0000').key")
         since = time.monotonic(), cpu()

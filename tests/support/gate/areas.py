@@ -40,6 +40,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "jobs/checkpoint": ("checkpoint", "autopatch"),
     "jobs/compiler": ("compiler", "container/compiler"),
     "jobs/core": ("base/wings.py", "cli/commands.py", "/pyproject.toml"),
+    "jobs/costs": ("container/main.py", "metrics", "data/formats/lines.py", "/benchmarks/instructions.py"),
     "jobs/data": ("data", "container/data_seen.py"),
     "jobs/docs": ("cli", "studio/commands", "runner/tools", "/docs/", "/README.md", "/examples/"),
     "jobs/elastic": ("container/roster", "container/launchers"),
