@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from trainshed.base.errors import TrainshedError
@@ -15,7 +16,7 @@ from trainshed.base.errors import TrainshedError
 from .population import member
 from .space import CATEGORICAL, INTEGER, LOG, REVERSE_LOG, Parameter, combinations, grid, spelled
 from .trial import Trial, losses
-from .tuning import BAYESIAN, GP, GRID, POPULATION, TRANSFER, Tuning
+from .tuning import AUTO, BAYESIAN, GP, GRID, POPULATION, TPE, TRANSFER, Tuning
 
 if TYPE_CHECKING:
     from .warm import Known
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 STARTUP = 10  # trials with an objective before a model of them is asked
 _REDRAWS = 64  # attempts to find values that no trial has had
 _ASKS = 4
+# Where a Gaussian process is the better model (benchmarks/tune.py --only samplers), and not slow.
+_GP_TRIALS = 200
+_GP_CATEGORIES = 5
+_GP_NEEDS = ("torch", "scipy")
 
 
 def propose(tuning: Tuning, trials: Iterable[Trial], number: int, known: tuple[Known, ...] = ()) -> dict[str, str] | None:
@@ -97,9 +102,7 @@ def require_optuna(tuning: Tuning) -> None:
     """Raises TrainshedError where the strategy needs packages that are not there."""
     if tuning.strategy.kind != BAYESIAN:
         return
-    needed = ("optuna", "torch", "scipy") if tuning.strategy.sampler == GP else ("optuna",)
-    from importlib.util import find_spec
-
+    needed = ("optuna", *_GP_NEEDS) if tuning.strategy.sampler == GP else ("optuna",)
     if missing := [name for name in needed if find_spec(name) is None]:
         raise TrainshedError(
             f"strategy bayesian needs {' and '.join(missing)}",
@@ -107,6 +110,14 @@ def require_optuna(tuning: Tuning) -> None:
             + (" torch scipy" if tuning.strategy.sampler == GP else "")
             + ", or choose random, grid or hyperband",
         )
+
+
+def sampler_of(tuning: Tuning, trials: int) -> str:
+    """The model that `auto` stands for after so many trials; the same wherever the same packages are installed."""
+    if tuning.strategy.sampler != AUTO:
+        return tuning.strategy.sampler
+    fits = all(not parameter.when and len(parameter.categories) <= _GP_CATEGORIES for parameter in tuning.space)
+    return GP if fits and trials < _GP_TRIALS and all(map(find_spec, _GP_NEEDS)) else TPE
 
 
 def _modelled(
@@ -122,7 +133,7 @@ def _modelled(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some options are called experimental
         sampler: Any
-        if tuning.strategy.sampler == GP:
+        if sampler_of(tuning, len(measured)) == GP:
             sampler = optuna.samplers.GPSampler(seed=number, n_startup_trials=0)
         else:
             sampler = optuna.samplers.TPESampler(

@@ -11,8 +11,8 @@ from .space import Parameter
 
 GRID, RANDOM, BAYESIAN, HYPERBAND, POPULATION = "grid", "random", "bayesian", "hyperband", "population"
 STRATEGIES = (GRID, RANDOM, BAYESIAN, HYPERBAND, POPULATION)
-TPE, GP = "tpe", "gp"
-SAMPLERS = (TPE, GP)
+AUTO, TPE, GP = "auto", "tpe", "gp"
+SAMPLERS = (AUTO, TPE, GP)
 MINIMIZE, MAXIMIZE = "minimize", "maximize"
 LAST, BEST = "last", "best"
 OFF, MEDIAN, ASHA = "off", "median", "asha"
@@ -53,14 +53,14 @@ class Objective:
 class Strategy:
     """How values are chosen.
 
-    sampler: of bayesian: tpe or gp. seed: makes the choice repeatable.
+    sampler: of bayesian: auto, tpe or gp. seed: makes the choice repeatable.
     size, generations: of population: its members, and how often they are compared.
     length, interval: of population: the hyperparameter that says how long a job trains, and what each generation adds to it.
     quantile: of population: which part of the members is replaced by as many of the best.
     """
 
     kind: str = BAYESIAN
-    sampler: str = TPE
+    sampler: str = AUTO
     seed: int = 0
     size: int = 0
     generations: int = 0

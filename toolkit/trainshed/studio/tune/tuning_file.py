@@ -54,6 +54,7 @@ from .space import (
 )
 from .tuning import (
     ASHA,
+    AUTO,
     BAYESIAN,
     BEST,
     EPOCH,
@@ -72,7 +73,6 @@ from .tuning import (
     SAMPLERS,
     STEP,
     STRATEGIES,
-    TPE,
     TRANSFER,
     EarlyStopping,
     Limits,
@@ -99,7 +99,7 @@ OBJECTIVE = (
 )
 STRATEGY = (
     Field("kind", "choice", "how values are chosen", default=BAYESIAN, choices=STRATEGIES),
-    Field("sampler", "choice", "model of bayesian; gp needs torch and scipy", default=TPE, choices=SAMPLERS),
+    Field("sampler", "choice", "model of bayesian; gp needs torch and scipy", default=AUTO, choices=SAMPLERS),
     Field("size", "whole", "of population: members", default=0, low=2, high=1000),
     Field("generations", "whole", "of population: how often members are compared", default=0, low=1, high=10_000),
     Field("length", "text", "of population: the hyperparameter that says how long a job trains", default=""),
