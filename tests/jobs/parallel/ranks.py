@@ -394,6 +394,7 @@ def _grouping() -> Callable[[], AbstractContextManager[None]]:
         if dist.is_initialized():
             dist.destroy_process_group()
         _forget_meshes()
+        gc.collect()  # before `_do` freezes what is left: groups in circles of references would keep their threads for good
 
     return group
 
