@@ -3,9 +3,9 @@
     python benchmarks/instructions.py            # beside the last count in results/instructions.json
     python benchmarks/instructions.py --record   # writes that file anew
 
-Three costs: the start of `train` for a job that prints nothing, without its script; a log line with numbers, all
-processes together, without the report; a sample of a JSON-lines channel. Counts are kept by the version of Python:
-others cannot be compared. `make test-all` fails where one became a tenth dearer.
+Four costs, each of one process: the start of `train` for a job that prints nothing; what it passes on a log line with
+numbers; the search of such a line for metrics; a sample of a JSON-lines channel. Counts are kept by the version of
+Python: others cannot be compared. `make test-all` fails where one became a tenth dearer.
 """
 
 from __future__ import annotations
@@ -25,18 +25,24 @@ from _claims import claim
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = Path(__file__).with_name("results") / "instructions.json"
 DEARER = 1.10  # of the last count
-LINES, SAMPLES = 2000, 2000
+LINES = 2000
 SCRIPT = """
 import sys
 sys.stdout.write("".join(f"step {{step}} loss=0.69 accuracy=0.91 of the batch\\n" for step in range({lines})))
 """
 TRAIN = "import os; from trainshed.container.main import train; assert train(os.environ) == 0"
+SEARCH = """
+import sys
+from trainshed.metrics.scraper import Scraper
+with open(sys.argv[1], "rb") as lines:
+    Scraper([]).text(lines.read(), 0.0, rank=0)
+"""
 READ = """
 import sys
 from trainshed.data.formats.lines import JsonLines
 reader = JsonLines()
 with open(sys.argv[1], "rb") as stream:
-    assert sum(len(reader.sample(record)) for _, record in reader.split(stream, sys.argv[1])) == 3 * int(sys.argv[2])
+    assert all(len(reader.sample(record)) == 3 for _, record in reader.split(stream, sys.argv[1]))
 """
 
 
@@ -72,42 +78,41 @@ def version() -> str:
 
 def counts() -> dict[str, int]:
     """Each cost, in instructions. Raises NoValgrind."""
-    start, _ = job(0)
-    (_, few), (_, many) = job(LINES), job(3 * LINES)
-    a_line = round((many - few) / (2 * LINES))
-    few, many = samples(0), samples(SAMPLES)
+    start = job(0)
     return {
         "start of train": start,
-        "a log line with numbers": a_line,
-        "a sample of JSON lines": round((many - few) / SAMPLES),
+        "a log line passed on": round((job(LINES) - start) / LINES),
+        "a log line searched": of_one(SEARCH),
+        "a sample of JSON lines": of_one(READ),
     }
 
 
-def job(lines: int) -> tuple[int, int]:
-    """Instructions of `train`, and of all processes, for a job that prints so many lines with numbers."""
-    found = []
-    for _ in range(2):  # the first run writes the bytecode of what it imports
-        with tempfile.TemporaryDirectory() as folder:
-            config = Path(folder, "input/config")
-            config.mkdir(parents=True)
-            Path(folder, "code").mkdir()
-            Path(folder, "code/train.py").write_text(SCRIPT.format(lines=lines))
-            values = {"sagemaker_program": "train.py", "trainshed_system_metrics": "off"}
-            (config / "hyperparameters.json").write_text(json.dumps(values))
-            found.append(instructions(["-S", "-c", TRAIN], {"SAGEMAKER_BASE_DIR": folder}))
-    return min(found)
-
-
-def samples(count: int) -> int:
-    """Instructions of a process that reads so many JSON lines."""
+def job(lines: int) -> int:
+    """Instructions of `train` for a job that prints so many lines, of which it searches none."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "train.jsonl")
-        path.write_text("".join(json.dumps({"id": row, "text": "of the batch", "label": 7}) + "\n" for row in range(count)))
-        return min(instructions(["-S", "-c", READ, str(path), str(count)], {})[0] for _ in range(2))
+        config = Path(folder, "input/config")
+        config.mkdir(parents=True)
+        Path(folder, "code").mkdir()
+        Path(folder, "code/train.py").write_text(SCRIPT.format(lines=lines))
+        values = {"sagemaker_program": "train.py", "trainshed_system_metrics": "off", "trainshed_metrics": "off"}
+        (config / "hyperparameters.json").write_text(json.dumps(values))
+        return instructions(["-S", "-c", TRAIN], {"SAGEMAKER_BASE_DIR": folder})
 
 
-def instructions(words: list[str], environ: dict[str, str]) -> tuple[int, int]:
-    """User instructions of Python with these arguments, and those of all processes that it starts, too.
+def of_one(script: str) -> int:
+    """Instructions of what a script does to each line of a file, of which it gets the path."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in (LINES, 2 * LINES):
+            path = Path(folder, f"{count}.jsonl")
+            rows = ({"step": row, "text": "of the batch, loss=0.69 accuracy=0.91", "label": 7} for row in range(count))
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            found.append(instructions(["-S", "-c", script, str(path)], {}))
+    return round((found[1] - found[0]) / LINES)
+
+
+def instructions(words: list[str], environ: dict[str, str]) -> int:
+    """User instructions of Python with these arguments, the least of two runs: the first one writes bytecode.
 
     Raises:
         NoValgrind: it is not installed.
@@ -118,18 +123,15 @@ def instructions(words: list[str], environ: dict[str, str]) -> tuple[int, int]:
         raise NoValgrind("valgrind is not installed: apt-get install valgrind")
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "toolkit"), "PYTHONHASHSEED": "0", **environ}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    found = []
     with tempfile.TemporaryDirectory() as folder:
-        tool = [valgrind, "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={folder}/%p"]
-        subprocess.run([*tool, sys.executable, *words], env=environ, capture_output=True, text=True, check=True)
-        totals = {}
-        for path in Path(folder).iterdir():
-            facts = dict(
-                line.split(": ", 1) for line in path.read_text().splitlines() if line.startswith(("cmd:", "summary:"))
-            )
-            # The report is drawn once; a process that was ended leaves no summary.
-            if "summary" in facts and "trainshed.studio.pages" not in facts["cmd"]:
-                totals[int(path.name)] = int(facts["summary"].split()[0])
-    return totals[min(totals)], sum(totals.values())
+        path = Path(folder, "out")
+        for _ in range(2):
+            tool = [valgrind, "--tool=callgrind", "--trace-children=no", f"--callgrind-out-file={path}"]
+            subprocess.run([*tool, sys.executable, *words], env=environ, capture_output=True, text=True, check=True)
+            summary = next(line for line in path.read_text().splitlines() if line.startswith("summary:"))
+            found.append(int(summary.split()[1]))
+    return min(found)
 
 
 if __name__ == "__main__":
