@@ -18,6 +18,10 @@ from trainshed.base.files import remove
 from trainshed.contract.wire.variables import RUN_ID
 from trainshed.machine.isolation import isolated
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
+from trainshed.places.processes import inherited
+from trainshed.places.tail import Tail
+from trainshed.places.target import PlaceFields
+from trainshed.runner.acting.submission import Follow, Queue, Submission, finish
 from trainshed.runner.display.screen import Screen
 from trainshed.runner.files import layout
 from trainshed.runner.files.ending import Ending, HostEnd
@@ -26,10 +30,6 @@ from trainshed.runner.files.run import Run, number_in
 from trainshed.runner.files.staging import stage
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.places import Can, Place, refused
-from trainshed.runner.places.processes import inherited
-from trainshed.runner.places.submission import Follow, Queue, Submission, finish
-from trainshed.runner.places.tail import Tail
-from trainshed.runner.places.target import PlaceFields
 from trainshed.runner.state.status import StatusFile
 from trainshed.runner.state.stored import Stored
 from trainshed.runner.state.verdict import judge

@@ -14,9 +14,9 @@ import pytest
 from support.paths import TOOLKIT
 from trainshed.base.errors import JobError
 from trainshed.cli import main
+from trainshed.runner.acting import acting
 from trainshed.runner.job import places
 from trainshed.runner.job.job import Channel, Distribution, InstanceGroup, Job
-from trainshed.runner.places import acting
 from trainshed.runner.state.stored import Stored
 
 PIPED = Job("job", channels=(Channel("train", "/data", input_mode="Pipe"),))
@@ -32,7 +32,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (info / "entry_points.txt").write_text(f"[{places.GROUP}]\n{points}")
     (tmp_path / "adds.py").write_text(
         "from trainshed.runner.job.places import Place\n"
-        "A_PLACE = Place('a_place', 'trainshed.runner.places.here:Here', 'A', 'at A', options='options', key='AJob')\n"
+        "A_PLACE = Place('a_place', 'trainshed.places.here:Here', 'A', 'at A', options='options', key='AJob')\n"
         "NO_PLACE = 7\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -62,11 +62,11 @@ def test_a_run_here_loads_nothing_of_other_places(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     code = (
         "import sys; from trainshed.cli import main; assert not main(['run', 'train.py', '--dry-run']);"
-        "print('LOADED', *(name for name in sys.modules if name.startswith('trainshed.runner.places.')))"
+        "print('LOADED', *(name for name in sys.modules if name.startswith('trainshed.places.')))"
     )
     environ = {**os.environ, "PYTHONPATH": str(TOOLKIT)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
-    loaded = {name.split(".")[3] for name in done.stdout.partition("LOADED")[2].split()}
+    loaded = {name.split(".")[2] for name in done.stdout.partition("LOADED")[2].split()}
 
     assert {"here", "processes"} <= loaded, done.stderr
     assert not loaded & {"ssh", "ray", "slurm", "kubernetes", "sagemaker", "containers"}

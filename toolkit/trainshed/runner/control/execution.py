@@ -15,6 +15,9 @@ from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedErro
 from trainshed.base.files import write_atomic
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
+from ..acting import Backend, Queue, acting
+from ..acting.leftovers import remove_scratch
+from ..acting.submission import claim
 from ..display.screen import Screen
 from ..display.summary import render, shown
 from ..files import layout
@@ -30,9 +33,6 @@ from ..files.staging import stage
 from ..job.job import Job
 from ..job.places import HERE, find
 from ..job.references import secrets_of
-from ..places import Backend, Queue, acting
-from ..places.leftovers import remove_scratch
-from ..places.submission import claim
 from ..state import index
 from ..state.job_json import described
 from ..state.records import fingerprints_of, phases_of

@@ -15,14 +15,13 @@ from typing import Any
 
 from trainshed.base.errors import TrainshedError, visible
 
+from ..acting import Queue, acting
 from ..files.mounts import ours_below
 from ..files.run import CODE, MLFLOW, PROVENANCE, REPORT, RUNNER_LOG, Run
 from ..files.user_dirs import RUNS
 from ..job.job import Job
 from ..job.places import BUILT_IN
 from ..job.write import job_file
-from ..places import Queue, acting
-from ..places.container_engine import EngineError
 from ..state import index
 from ..state.identity import owner_of, send
 from ..state.outputs import as_final_metrics, metrics_in, metrics_of
@@ -43,7 +42,7 @@ def state_of(run: Stored, environ: Mapping[str, str]) -> tuple[str, str]:
         return told
     try:
         left = still_running(run, environ)
-    except EngineError as error:
+    except TrainshedError as error:
         return "Lost", f"runner killed while {phase}; {error.message}"
     return "Lost", f"runner killed while {phase}" + (f"; {', '.join(left)} still run" if left else "")
 

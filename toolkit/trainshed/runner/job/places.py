@@ -73,7 +73,7 @@ class Can(Record):
 class Place(Record):
     """Somewhere that jobs run.
 
-    acts: `module:Class` of what acts there (`runner.places.base.Hosts`, `runner.places.submission.Queue`); "" for a place
+    acts: `module:Class` of what acts there (`runner.acting.base.Hosts`, `runner.acting.submission.Queue`); "" for a place
         that jobs are exported to.
     title: its name in sentences, `Slurm`. where: `on Slurm`.
     help: for `--on`. options: for the job file's field of the same name; "" for a place without one.
@@ -115,9 +115,9 @@ class Place(Record):
 
 
 _NOT_ELSEWHERE = Can(pipe=False, tune=False, probe=False)
-HERE = Place("here", "trainshed.runner.places.here:Here", "this machine", "on this machine", here=True)
+HERE = Place("here", "trainshed.places.here:Here", "this machine", "on this machine", here=True)
 RAY = Place(
-    "ray", "trainshed.runner.places.ray.hosts:Ray", "Ray", "on Ray", "on a Ray cluster", "options for `--on ray`",
+    "ray", "trainshed.places.ray.hosts:Ray", "Ray", "on Ray", "on a Ray cluster", "options for `--on ray`",
     flags=(
         Flag("--address", "HOST:PORT", "with --on ray: the cluster's head, ray://HOST:PORT for its door for clients, or "
              "auto, this machine's (default: RAY_ADDRESS, else auto)"),
@@ -125,7 +125,7 @@ RAY = Place(
     can=_NOT_ELSEWHERE.replace(mpi=False),
 )  # fmt: skip
 SLURM = Place(
-    "slurm", "trainshed.runner.places.slurm.submit:Slurm", "Slurm", "on Slurm", "submit it with sbatch and follow it",
+    "slurm", "trainshed.places.slurm.submit:Slurm", "Slurm", "on Slurm", "submit it with sbatch and follow it",
     "options for `--on slurm`",
     flags=(
         Flag("--sbatch", "NAME=VALUE", "with --on slurm: one more option of sbatch, like partition=gpu; --detach submits "
@@ -135,12 +135,12 @@ SLURM = Place(
     unattended=True, key="SlurmJobId", pattern=r"[0-9]{1,18}", key_file="slurm/number",
 )  # fmt: skip
 SSH = Place(
-    "ssh", "trainshed.runner.places.ssh.backend:Ssh", "ssh", "over ssh", "on the machines of --hosts",
+    "ssh", "trainshed.places.ssh.backend:Ssh", "ssh", "over ssh", "on the machines of --hosts",
     "options for `--on ssh`", flags=(Flag("--hosts"),), can=_NOT_ELSEWHERE.replace(isolation=False),
     hosts="machines", sign="ssh/hosts.json", own_data="data",
 )  # fmt: skip
 KUBERNETES = Place(
-    "kubernetes", "trainshed.runner.places.kubernetes.on_cluster:Kubernetes", "Kubernetes", "on Kubernetes",
+    "kubernetes", "trainshed.places.kubernetes.on_cluster:Kubernetes", "Kubernetes", "on Kubernetes",
     "as pods of a cluster", "options for `--on kubernetes` and `trainshed export kubernetes`",
     can=_NOT_ELSEWHERE, key="KubernetesJob",
 )  # fmt: skip
