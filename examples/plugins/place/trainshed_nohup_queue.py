@@ -41,8 +41,17 @@ PLACE = Place(
     title="the nohup queue",
     where="in the nohup queue",
     options="options for `--on nohup_queue`",
-    can=Can(pipe=False, mpi=False, groups=False, tune=False, probe=False),
-    unattended=True,
+    can=Can(
+        pipe=False,
+        fast_file=False,
+        mpi=False,
+        groups=False,
+        retries=False,
+        keep_alive=False,
+        detach=True,
+        tune=False,
+        probe=False,
+    ),
     key="NohupQueueProcess",
     pattern="[0-9]{1,9}",
 )
@@ -65,7 +74,7 @@ class InBackground(Submission):
         for name in (PID, EXIT):
             remove(f"{self.run.folder}/{name}")
         layout.place(self.run, interface="", say=self.screen.say)
-        stage(self.run, self.environ, self.screen.say, status=self.screen.status)
+        stage(self.run, self.environ, self.screen.say, status=self.screen.status, blind=PLACE.obstacle("fast_file"))
 
     def submit(self, secrets: Mapping[str, str]) -> str:
         """Starts `train`; what `status.json` says of it."""

@@ -84,7 +84,7 @@ def run(options: Namespace) -> int:
         from trainshed.runner.tools.batch_size import run_fitted
 
         return run_fitted(job, options.find_batch_size, options.scale_lr)
-    if options.detach and not options.dry_run and not place.unattended:
+    if options.detach and not options.dry_run and not place.can.detach:
         from trainshed.runner.control.detached import start
 
         print(start(job, os.environ, on=place.name).name)

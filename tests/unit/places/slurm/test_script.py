@@ -12,7 +12,7 @@ import pytest
 from trainshed.base.errors import JobError
 from trainshed.places.slurm.client import State, parse_state
 from trainshed.places.slurm.script import Options, batch_script, directives
-from trainshed.places.slurm.submit import BLIND, place, read_options, with_options
+from trainshed.places.slurm.submit import SLURM, place, read_options, with_options
 from trainshed.runner.files import layout
 from trainshed.runner.files.staging import stage
 from trainshed.runner.job.job import Channel, InstanceGroup, Job, Resources
@@ -132,7 +132,7 @@ def test_channels_that_are_put_together_are_there_for_the_nodes(tmp_path: Path) 
     channels = (some, Channel("far", "s3://bucket/prefix"))
     run = layout.claim(layout.plan(Job(name="x", channels=channels, output=f"{tmp_path}/run"), in_containers=False, now=0))
     place(run, "")
-    stage(replace(run, job=replace(run.job, channels=(some,))), {}, print, blind=BLIND)
+    stage(replace(run, job=replace(run.job, channels=(some,))), {}, print, blind=SLURM.obstacle("fast_file"))
     assert Path(f"{run.hosts[0].folder}/input/data/some/a.csv").read_text() == "1"
     folders = executed(
         tmp_path, batch_script(replace(run, job=replace(run.job, image="i")), Options({}, "pyxis"), "t"), "srun"

@@ -89,6 +89,25 @@ def test_what_a_place_cannot_is_refused_all_at_once() -> None:
     assert not places.refused(places.HERE, job)
 
 
+def test_channels_that_a_job_writes_to_are_refused_where_it_has_copies() -> None:
+    job = Job("job", channels=(Channel("train", "/data", access="rw"),))
+
+    (problem,) = places.refused(places.SSH, job)
+    assert (problem.field, problem.message) == ("channels.train.access", "rw does not work over ssh")
+    assert not places.refused(places.SSH, job, apart=["train"]) and not places.refused(places.HERE, job)
+
+
+def test_what_a_place_does_without_is_told() -> None:
+    job = Job("job", image="an-image", retries=2)
+
+    assert places.gone_without(places.RAY, job) == [
+        "an-image is not used: on Ray a job runs with what its hosts have installed"
+    ]
+    (words,) = places.gone_without(places.SLURM, job)
+    assert words.startswith("retries: a job that fails is not started again on Slurm")
+    assert not places.gone_without(places.KUBERNETES, job)
+
+
 def test_a_package_adds_a_place(added: Path) -> None:
     assert places.find("a_place").title == "A" and "a_place" in places.names()
     assert places.has_options("a_place") and not places.has_options("here")

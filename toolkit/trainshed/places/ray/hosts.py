@@ -20,7 +20,7 @@ from trainshed.base.files import open_unfollowed
 from trainshed.contract.wire.variables import ENTRYPOINTS
 from trainshed.machine.processes import die_with_parent
 from trainshed.machine.signals import stop_raises
-from trainshed.runner.acting.base import BLIND, NOT_HERE, Exit, Hosts, RunningHost
+from trainshed.runner.acting.base import Exit, Hosts, RunningHost
 from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.places import RAY
@@ -160,16 +160,14 @@ class RayHosts:
         """Finds out whether ray is installed here. Raises RayError."""
         self.secrets = look_up(self.job, self.environ)
         need_ray(self.options.address)
-        if self.job.image:
-            self.say(f"warning: {self.job.image} is not used: on Ray a job runs with what its nodes have installed")
 
     def mount_obstacle(self) -> str:
         """The nodes are other machines."""
-        return BLIND
+        return RAY.obstacle("fast_file")
 
     def pool_obstacle(self) -> str:
         """The pools are on this machine."""
-        return NOT_HERE
+        return RAY.obstacle("keep_alive")
 
     def where(self, job: Job) -> str:
         """How many hosts."""

@@ -16,7 +16,6 @@ from trainshed.base.secrets import new_token
 from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, SECRET_NAMES, of_setting
 from trainshed.machine.isolation import isolated
 from trainshed.machine.signals import SignalPipe
-from trainshed.runner.acting.base import BLIND
 from trainshed.runner.acting.submission import Follow, Queue, Submission
 from trainshed.runner.display.summary import shown
 from trainshed.runner.files import layout
@@ -91,7 +90,7 @@ class SlurmSubmission(Submission):
             for name in (SLURM.key_file, CANCELLED):
                 remove(f"{run.folder}/{name}")
         place(run, script_of(run, self.options, self.environ), screen.say)
-        stage(run, self.environ, screen.say, status=screen.status, blind=BLIND)
+        stage(run, self.environ, screen.say, status=screen.status, blind=SLURM.obstacle("fast_file"))
 
     def submit(self, secrets: Mapping[str, str]) -> str:
         """Gives the batch script to sbatch."""

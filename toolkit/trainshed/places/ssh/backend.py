@@ -19,7 +19,7 @@ from trainshed.base.secrets import mask_mapping, new_token
 from trainshed.base.units import size as shown
 from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, of_setting
 from trainshed.machine.isolation import isolated
-from trainshed.runner.acting.base import BLIND, DEFAULT_SHM, NOT_HERE, Exit, Hosts, RunningHost
+from trainshed.runner.acting.base import DEFAULT_SHM, Exit, Hosts, RunningHost
 from trainshed.runner.files.run import Host, Run
 from trainshed.runner.job.job import Channel, Job
 from trainshed.runner.job.machine_names import parse
@@ -191,11 +191,11 @@ class Machines:
 
     def mount_obstacle(self) -> str:
         """Says that what is mounted here is not seen there."""
-        return BLIND
+        return SSH.obstacle("fast_file")
 
     def pool_obstacle(self) -> str:
         """The pools are on this machine."""
-        return NOT_HERE
+        return SSH.obstacle("keep_alive")
 
     def where(self, job: Job) -> str:
         """Which machines."""

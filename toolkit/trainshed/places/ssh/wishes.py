@@ -74,9 +74,6 @@ def read_options(job: Job) -> Options:
             place.problem(f"data.{name}", "is not a valid channel name")
         if not path.startswith("/") or "\n" in path:
             place.problem(f"data.{name}", "must be an absolute path on the hosts")
-    for channel in job.channels:
-        if channel.access == "rw" and channel.name not in options.data:
-            place.problem(f"job.channels.{channel.name}.access", "rw does not work over ssh: a copy would be written to")
     place.problems += refused(SSH, job, apart=options.data)
     place.done()
     return options

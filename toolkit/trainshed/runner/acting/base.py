@@ -13,9 +13,6 @@ from ..job.job import Job
 from ..job.places import Place, refuse
 from .leftovers import LeftoverProcesses, Leftovers
 
-# Why hosts elsewhere cannot be shown what is mounted on this machine, or use its folders for other runs.
-BLIND = "the hosts do not see a file system that is mounted here"
-NOT_HERE = "the job does not run on this machine"
 DEFAULT_SHM = 2 << 30  # bytes of /dev/shm; engines give 64 MB, too little for data loaders and NCCL
 
 

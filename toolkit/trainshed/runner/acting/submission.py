@@ -28,7 +28,7 @@ from ..files.ending import Ending, Verdict
 from ..files.metrics import Metrics
 from ..files.run import Run
 from ..job.job import Job
-from ..job.places import Place
+from ..job.places import Place, gone_without
 from ..job.references import look_up, secrets_of
 from ..state import index
 from ..state.job_json import described
@@ -36,7 +36,7 @@ from ..state.records import phases_of
 from ..state.run_goodput import note_goodput
 from ..state.status import StatusFile
 from ..state.stored import Stored, load
-from .base import NOT_HERE, Acting
+from .base import Acting
 
 Follow = Callable[[Screen, SignalPipe, StatusFile], int]  # follows a job to its end; its exit status
 
@@ -207,8 +207,10 @@ class Queue(Acting, ABC):
             if dry_run:
                 print(mask_text(self.preview(job, environ), secrets_of(job, {})), end="")
                 return 0
-            if job.keep_alive:
-                screen.say(f"warning: keep_alive: nothing is kept for the next run: {NOT_HERE}")
+            for words in gone_without(self.place, job):
+                screen.say(f"warning: {words}")
+            if job.keep_alive and (obstacle := self.place.obstacle("keep_alive")):
+                screen.say(f"warning: keep_alive: nothing is kept for the next run: {obstacle}")
             return self.submits(self.place, job, screen, environ, again, started).run_to_the_end(detach=detach)
         except Interrupted as error:
             screen.say(str(error))

@@ -31,7 +31,7 @@ from ..files.provenance import note_image
 from ..files.run import Run
 from ..files.staging import stage
 from ..job.job import Job
-from ..job.places import HERE, find
+from ..job.places import HERE, find, gone_without
 from ..job.references import secrets_of
 from ..state import index
 from ..state.job_json import described
@@ -89,6 +89,8 @@ def run_job(
             screen.say(f"note: {note}")
         if place.here and job.machines:
             screen.say("note: the job has `hosts`, and runs here all the same: --on ssh runs it there")
+        for words in gone_without(place, job):
+            screen.say(f"warning: {words}")
         job = acts.prepared(job)
         backend = acts.backend(job, environ, screen.say)
         if dry_run:

@@ -235,6 +235,10 @@ def to_resume(
         raise TrainshedError(f"{run.name} is running", hint=f"trainshed attach {run.name} shows it")
     if not run.about:
         raise TrainshedError(f"{run.folder} has no job.json: there is nothing to resume", hint="trainshed rm removes it")
+    if not run.place.can.resume:
+        raise TrainshedError(
+            f"{run.name} cannot be taken up again {run.place.where}", hint="trainshed clone makes its job file"
+        )
     if run.said[0] == "Completed" and not again:
         hint = f"trainshed resume {run.name} --again trains on all the same; trainshed rerun {run.name} makes a new run"
         raise TrainshedError(f"{run.name} has completed: there is nothing to resume", hint=hint)

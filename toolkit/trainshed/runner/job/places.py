@@ -54,18 +54,34 @@ class Flag(Record):
 
 
 class Can(Record):
-    """The abilities of a place that jobs may ask for.
+    """The abilities of a place that jobs, and commands, may ask for.
 
-    pipe: channels in Pipe mode. mpi: `mpirun` on several hosts. groups: hosts of several kinds.
-    isolation: hosts without a network.
-    tune: trials of a tuning job may run there.
-    probe: short runs that look for the largest batch size may run there.
+    pipe: channels in Pipe mode; refused without it
+    fast_file: channels in FastFile mode are streamed; without it they are fetched first
+    rw: channels with `access: rw`; refused without it
+    image: the job runs in its `image`; without it, with what the hosts have installed
+    mpi: `mpirun` on several hosts; refused without it
+    groups: hosts of several kinds (`instance_groups`); refused without it
+    isolation: hosts without a network (`network_isolation`); refused without it
+    retries: a job that failed is started again (`retries`); without it a line says so
+    resume: `trainshed resume` takes up a run that is over
+    keep_alive: `keep_alive` keeps packages and data for the next run; without it a line says so
+    detach: with `--detach` no process of ours stays behind
+    tune: trials of a tuning job
+    probe: short runs that look for the largest batch size (`--find-batch-size`)
     """
 
     pipe: bool = True
+    fast_file: bool = True
+    rw: bool = True
+    image: bool = True
     mpi: bool = True
     groups: bool = True
     isolation: bool = True
+    retries: bool = True
+    resume: bool = True
+    keep_alive: bool = True
+    detach: bool = False
     tune: bool = True
     probe: bool = True
 
@@ -79,7 +95,6 @@ class Place(Record):
     help: for `--on`. options: for the job file's field of the same name; "" for a place without one.
     here: whether its hosts are processes or containers of this machine.
     hosts: what `trainshed ps` calls its hosts.
-    unattended: whether a job needs nobody who follows it.
     key: the field of `status.json` that names the job of a run there; pattern: of its value.
     key_file: the file below a run's folder that begins with the number of the job.
     sign: the file below a run's folder that is there as long as it may run on the machines that it names.
@@ -96,7 +111,6 @@ class Place(Record):
     can: Can = Can()
     here: bool = False
     hosts: str = "processes"
-    unattended: bool = False
     key: str = ""
     pattern: str = r"[!-~]{1,300}"
     key_file: str = ""
@@ -108,13 +122,21 @@ class Place(Record):
         """Tells whether a job there goes on without its runner; it keeps files in a folder of the run with its name then."""
         return bool(self.key or self.sign)
 
+    def obstacle(self, ability: str) -> str:
+        """Why it cannot stream channels (`fast_file`), or keep things for later runs (`keep_alive`); "" if it can."""
+        return "" if getattr(self.can, ability) else _OBSTACLES[ability]
+
     @property
     def lock(self) -> str:
         """Of the process that follows a run there, below the run's folder."""
         return f"{self.name}/follower.lock"
 
 
-_NOT_ELSEWHERE = Can(pipe=False, tune=False, probe=False)
+_OBSTACLES = {
+    "fast_file": "the hosts do not see a file system that is mounted here",
+    "keep_alive": "the job does not run on this machine",
+}
+_NOT_ELSEWHERE = Can(pipe=False, fast_file=False, keep_alive=False, tune=False, probe=False)
 HERE = Place("here", "trainshed.places.here:Here", "this machine", "on this machine", here=True)
 RAY = Place(
     "ray", "trainshed.places.ray.hosts:Ray", "Ray", "on Ray", "on a Ray cluster", "options for `--on ray`",
@@ -122,7 +144,7 @@ RAY = Place(
         Flag("--address", "HOST:PORT", "with --on ray: the cluster's head, ray://HOST:PORT for its door for clients, or "
              "auto, this machine's (default: RAY_ADDRESS, else auto)"),
     ),
-    can=_NOT_ELSEWHERE.replace(mpi=False),
+    can=_NOT_ELSEWHERE.replace(mpi=False, image=False),
 )  # fmt: skip
 SLURM = Place(
     "slurm", "trainshed.places.slurm.submit:Slurm", "Slurm", "on Slurm", "submit it with sbatch and follow it",
@@ -131,12 +153,12 @@ SLURM = Place(
         Flag("--sbatch", "NAME=VALUE", "with --on slurm: one more option of sbatch, like partition=gpu; --detach submits "
              "and returns", several=True),
     ),
-    can=_NOT_ELSEWHERE.replace(groups=False, tune=True),
-    unattended=True, key="SlurmJobId", pattern=r"[0-9]{1,18}", key_file="slurm/number",
+    can=_NOT_ELSEWHERE.replace(groups=False, retries=False, detach=True, tune=True),
+    key="SlurmJobId", pattern=r"[0-9]{1,18}", key_file="slurm/number",
 )  # fmt: skip
 SSH = Place(
     "ssh", "trainshed.places.ssh.backend:Ssh", "ssh", "over ssh", "on the machines of --hosts",
-    "options for `--on ssh`", flags=(Flag("--hosts"),), can=_NOT_ELSEWHERE.replace(isolation=False),
+    "options for `--on ssh`", flags=(Flag("--hosts"),), can=_NOT_ELSEWHERE.replace(isolation=False, rw=False),
     hosts="machines", sign="ssh/hosts.json", own_data="data",
 )  # fmt: skip
 KUBERNETES = Place(
@@ -202,10 +224,23 @@ def refuse(place: Place, job: Job) -> None:
         raise JobError(problems)
 
 
+def gone_without(place: Place, job: Job) -> list[str]:
+    """Lists what a job asks for that a place does without, in words for people."""
+    can, said = place.can, []
+    if job.image and not can.image:
+        said.append(f"{job.image} is not used: {place.where} a job runs with what its hosts have installed")
+    if job.retries and not can.retries:
+        said.append(f"retries: a job that fails is not started again {place.where}; trainshed resume does that")
+    return said
+
+
 def _asked(can: Can, job: Job, apart: Collection[str]) -> Iterator[tuple[str, str, str]]:
     piped = [one.name for one in job.channels if one.input_mode == "Pipe" and one.name not in apart]
     for name in piped if not can.pipe else ():
         yield f"channels.{name}.input_mode", "Pipe mode does not work", "use File"
+    written = [one.name for one in job.channels if one.access == "rw" and one.name not in apart]
+    for name in written if not can.rw else ():
+        yield f"channels.{name}.access", "rw does not work", "a copy would be written to"
     if job.instance_groups and not can.groups:
         yield "instance_groups", "hosts are of one kind", "submit one job for each kind, or run it with containers"
     if job.network_isolation and not can.isolation:
