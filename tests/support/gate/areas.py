@@ -63,8 +63,10 @@ AREAS: dict[str, tuple[str, ...]] = {
     "jobs/report": ("container/report", "studio/pages"),
     "jobs/restarts": ("container/restarts.py", "container/shared_restarts.py", "container/attempts.py"),
     "jobs/roster": ("container/roster", "container/doctor"),
-    "jobs/rules": ("studio/rules", "container/rules_watch.py"),
-    "jobs/runner": ("runner", "cli", "studio/commands", "container/demo.py", "/examples/plugins/place/"),
+    "jobs/rules": ("studio/rules", "container/rules_watch.py", "/examples/plugins/rule/"),
+    "jobs/runner": (
+        *("runner", "cli", "studio/commands", "container/demo.py", "/examples/plugins/place/", "/examples/plugins/source/"),
+    ),
     "jobs/slurm": ("places/slurm",),
     "jobs/ssh": ("places/ssh",),
     "jobs/steps": ("studio/steps", "studio/batches"),

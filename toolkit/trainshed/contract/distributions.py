@@ -9,6 +9,11 @@ from __future__ import annotations
 from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GROUP = "trainshed.launchers"
 DEFAULT = "script"  # of a job that names none
 OTHERS = "or one that an installed package adds"  # said after the list of ours
 # How many ranks a host has where the job does not say.
@@ -103,9 +108,25 @@ def find(name: str) -> DistributionTraits | None:
     """The traits of a distribution of ours, or of one that an installed package adds; None where there is none."""
     if traits := TRAITS.get(name):
         return traits
-    from .plugged_in import plugged_in
-
     return getattr(plugged_in(name), "traits", None)
+
+
+def plugged_in(name: str) -> Any:
+    """The Launcher that an installed package adds under this name; None where none does. Raises LaunchError."""
+    from trainshed.base.entry_points import load
+
+    return load(GROUP, name, _is_launcher, "distribution", LaunchError)
+
+
+def added() -> tuple[str, ...]:
+    """The names of the distributions that installed packages add."""
+    from trainshed.base.entry_points import names  # few jobs need it
+
+    return names(GROUP)
+
+
+def _is_launcher(found: object, name: str) -> bool:
+    return getattr(getattr(found, "traits", None), "name", None) == name
 
 
 def owner(field: str) -> str:

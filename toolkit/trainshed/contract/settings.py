@@ -257,7 +257,7 @@ def _check(key: str, value: Any, written: Any) -> Any:
 
 
 def _added() -> tuple[str, ...]:
-    from .plugged_in import added
+    from .distributions import added
 
     return added()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.paths import TOOLKIT
+from trainshed.base import entry_points
 from trainshed.base.errors import JobError
 from trainshed.cli import main
 from trainshed.runner.acting import acting
@@ -42,8 +43,8 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget() -> None:
-    places._added.cache_clear()
-    places._added_names.cache_clear()
+    entry_points.load.cache_clear()
+    entry_points.points.cache_clear()
 
 
 def test_every_place_of_the_table_can_act() -> None:

@@ -17,9 +17,8 @@ To add a field:
 from __future__ import annotations
 
 from trainshed.base.record import Record
-from trainshed.contract.distributions import DEFAULT, OTHERS, TRAITS
+from trainshed.contract.distributions import DEFAULT, OTHERS, TRAITS, added
 from trainshed.contract.hyperparameters import ARGV_STYLES
-from trainshed.contract.plugged_in import added
 from trainshed.contract.settings import ENGINES, FINGERPRINTS, REDUCTIONS, SERVERS
 from trainshed.contract.wire import compile_plan
 from trainshed.contract.wire.checkpoint_every import FORM as EVERY_FORM

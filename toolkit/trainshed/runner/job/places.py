@@ -8,8 +8,9 @@ record.
 from __future__ import annotations
 
 import re
-from functools import cache
 
+from trainshed.base.entry_points import load
+from trainshed.base.entry_points import names as added_names
 from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean
 from trainshed.base.record import Record
 
@@ -205,7 +206,7 @@ def has_options(name: str) -> bool:
 
 def names() -> list[str]:
     """The places that jobs run at, those of other packages included."""
-    return sorted({*(place.name for place in BUILT_IN.values() if place.acts), *_added_names()})
+    return sorted({*(place.name for place in BUILT_IN.values() if place.acts), *added_names(GROUP)})
 
 
 def refused(place: Place, job: Job, apart: Collection[str] = ()) -> list[Problem]:
@@ -249,24 +250,9 @@ def _asked(can: Can, job: Job, apart: Collection[str]) -> Iterator[tuple[str, st
         yield "distribution", "mpirun cannot reach the other hosts", "use torchrun"
 
 
-@cache
-def _added_names() -> tuple[str, ...]:
-    from importlib.metadata import entry_points
-
-    return tuple(point.name for point in entry_points(group=GROUP))
-
-
-@cache
 def _added(name: str) -> Place | None:
-    from importlib.metadata import entry_points
+    return load(GROUP, name, _is_place, "place", UnknownPlace)  # type: ignore[no-any-return]
 
-    for point in entry_points(group=GROUP, name=name):
-        try:
-            place = point.load()
-        except Exception as error:  # the package's own
-            said = f"{type(error).__name__}: {error}"
-            raise UnknownPlace(f"the place {name} cannot be loaded: {said}", hint=point.value) from error
-        if not isinstance(place, Place) or place.name != name:
-            raise UnknownPlace(f"the entry point {name} of {GROUP} leads to no place of that name", hint=point.value)
-        return place
-    return None
+
+def _is_place(found: object, name: str) -> bool:
+    return isinstance(found, Place) and found.name == name
