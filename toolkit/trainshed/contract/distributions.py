@@ -93,8 +93,15 @@ _TABLE = (
     # The platform's own word, whose flag leaves the choice of the compiler to the hardware.
     _XLA.replace(name="pytorchxla", uses_agent=False, flag="sagemaker_pytorch_xla_multi_worker_enabled"),
 )  # fmt: skip
+# What jobs may write, and are told to, for a name that says less than its distribution does.
+WORDS = {"parallel": "pipeline"}
 TRAITS = {traits.name: traits for traits in _TABLE}
 DISTRIBUTIONS = tuple(traits.name for traits in _TABLE if not traits.flag)
+
+
+def named(word: str) -> str:
+    """The name of the distribution that a job means by a word."""
+    return WORDS.get(word, word)
 
 
 def traits_of(name: str) -> DistributionTraits:
