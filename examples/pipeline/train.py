@@ -19,8 +19,8 @@ def main() -> None:
     pipe.init({"pipeline_parallel_degree": 2, "microbatches": 4})
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(6)]
-    model = pipe.PipelineModel(nn.Sequential(nn.Linear(8, 64), *layers, nn.Linear(64, 2)))
-    optimizer = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=3e-3))
+    model = pipe.ParallelModel(nn.Sequential(nn.Linear(8, 64), *layers, nn.Linear(64, 2)))
+    optimizer = pipe.ParallelOptimizer(torch.optim.AdamW(model.parameters(), lr=3e-3))
 
     @pipe.step
     def train_step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

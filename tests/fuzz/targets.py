@@ -32,7 +32,9 @@ from trainshed.container.cluster.hosts import natural_order
 from trainshed.contract.wire import checkpoint_trouble, notice
 from trainshed.contract.wire.pipeline import read_settings
 from trainshed.machine.hostlist import expand
-from trainshed.runner.control import operations, recover
+from trainshed.places.slurm.client import parse_state
+from trainshed.runner.acting import leftovers
+from trainshed.runner.control import operations
 from trainshed.runner.display.dry_run import describe as describe_run
 from trainshed.runner.display.follow import follow, tagged
 from trainshed.runner.display.runs import describe, table
@@ -41,7 +43,6 @@ from trainshed.runner.files.metrics import Metrics
 from trainshed.runner.files.run import Host
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.write import job_file
-from trainshed.runner.places.slurm.client import parse_state
 from trainshed.runner.state.job_json import described
 from trainshed.runner.state.records import failure_of, phases_of, record_of
 from trainshed.runner.state.status import StatusFile
@@ -215,7 +216,7 @@ def stored_run(chance: random.Random, place: Path) -> Said:
     said = []
     if stored.runner or stored.in_containers:  # `Runner` was replaced by something that lives: not ours to act on
         return said
-    with patch.object(recover, "processes_of", return_value=[]):  # it looks at every process of the machine
+    with patch.object(leftovers, "processes_of", return_value=[]):  # it looks at every process of the machine
         standing = operations.state_of(stored, {})
         json.dumps(operations.public_status(stored, {}))
     said += [table([(stored, standing)], everything=True), describe(stored, standing)]

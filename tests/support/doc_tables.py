@@ -27,6 +27,8 @@ from trainshed.base.errors import EXIT_TABLE  # noqa: E402 (after the path is se
 from trainshed.contract.settings import CHOICES, RANGES, Settings  # noqa: E402
 from trainshed.contract.wire import variables  # noqa: E402
 from trainshed.contract.wire.rules import ON_MACHINE, ON_METRICS, ON_TENSORS  # noqa: E402
+from trainshed.runner.job.places import BUILT_IN as BUILT_IN_PLACES  # noqa: E402
+from trainshed.runner.job.places import Can  # noqa: E402
 from trainshed.studio.catalogue.tables import FACTS  # noqa: E402
 from trainshed.studio.rules.watching import OURS  # noqa: E402
 
@@ -85,6 +87,17 @@ def field_texts(docstring: str) -> dict[str, str]:
     return texts
 
 
+def places_table() -> str:
+    """What each place can do."""
+    places = [place for place in BUILT_IN_PLACES.values() if place.acts]
+    rows = [
+        (f"`{name}`", meaning, *("yes" if getattr(place.can, name) else "" for place in places))
+        for name, meaning in field_texts(Can.__doc__ or "").items()
+    ]
+    assert [row[0] for row in rows] == [f"`{name}`" for name in Can._fields], "the docstring has to name all abilities"
+    return table(("ability", "what it is", *(f"`{place.name}`" for place in places)), rows)
+
+
 def exit_status_table() -> str:
     """The exit statuses of `train`."""
     return table(("status", "meaning", "kind"), EXIT_TABLE)
@@ -125,6 +138,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "exit_status": exit_status_table,
     "facts": facts_table,
     "peer_differences": peer_differences_table,
+    "places": places_table,
     "settings": settings_table,
     "spine": lambda: table(("whole jobs", "tests, below `tests/`"), rows()),
     "spine_places": lambda: table(("place", "one process", "torch.distributed, one host", "many hosts"), place_rows()),

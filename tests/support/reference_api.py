@@ -44,9 +44,14 @@ def names_of(face: str) -> list[str]:
 def _package(face: str) -> str:
     doc = ast.get_docstring(tree_of(_file(face))) or ""
     parts = [f"## {face}\n\n{prose(doc.partition('Each module knows')[0])}\n"]
+    first: dict[Definition, str] = {}
     for name in names_of(face):
         *outer, node = _found(face, name)
-        parts.append(_entry(f"### {face.removeprefix('trainshed.')}.{name}", name, node, is_method=bool(outer)))
+        heading = f"### {face.removeprefix('trainshed.')}.{name}"
+        if first.setdefault(node, name) == name:
+            parts.append(_entry(heading, name, node, is_method=bool(outer)))
+        else:
+            parts.append(f"{heading}\n\nThe earlier name of `{first[node]}`.\n\n")
     return "".join(parts)
 
 

@@ -8,12 +8,12 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from trainshed.contract.wire.pipeline import PipelineSettings
+from trainshed.places import sagemaker
+from trainshed.places.kubernetes import cluster_wishes, manifests
+from trainshed.places.ray import wishes as ray
+from trainshed.places.slurm import script as slurm
+from trainshed.places.ssh import wishes as ssh
 from trainshed.runner.job.fields import FIELDS, Field
-from trainshed.runner.places import sagemaker
-from trainshed.runner.places.kubernetes import cluster_wishes, manifests
-from trainshed.runner.places.ray import wishes as ray
-from trainshed.runner.places.slurm import script as slurm
-from trainshed.runner.places.ssh import wishes as ssh
 from trainshed.studio.steps import steps_file
 from trainshed.studio.tune import tuning_file
 

@@ -16,7 +16,7 @@ import pytest
 
 from support.command_line import Done, answer
 from support.paths import TOOLKIT as TOOLKIT_FOLDER
-from trainshed.runner.places.leftovers import end_leftovers
+from trainshed.runner.acting.leftovers import end_leftovers
 from trainshed.runner.state import identity
 
 TOOLKIT = str(TOOLKIT_FOLDER)

@@ -37,7 +37,7 @@ else:
 # Each wing may be left out: the core loads what it has by name.
 WINGS = ("studio", "parallel", "compiler", "compat")
 GROUND = {"base", "contract"}
-RUNNER_PARTS = {*GROUND, "machine", "runner"}
+RUNNER_PARTS = {*GROUND, "machine", "runner"}  # the places by the table of the runner alone
 _STUDIO = {
     f"studio/{room}"
     for room in (
@@ -52,8 +52,9 @@ MAY_KNOW: dict[str, set[str]] = {
     "algorithms": GROUND,
     "container": {*GROUND, "machine", "metrics", "observe", "algorithms"},
     "runner": {*GROUND, "machine", "metrics", "observe", "algorithms"},  # the container by its command alone
+    "places": {*RUNNER_PARTS, "metrics", "observe"},
     # Each command loads its own part.
-    "cli": {*RUNNER_PARTS, "container", "checkpoint", "metrics", "observe", "algorithms", "data"},
+    "cli": {*RUNNER_PARTS, "places", "container", "checkpoint", "metrics", "observe", "algorithms", "data"},
     "__main__": {"cli"},
     # Inside the user's process each part knows itself and the ground.
     **dict.fromkeys(("checkpoint", "autopatch", "metrics", "data", "compiler"), GROUND),
@@ -74,15 +75,15 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/run_report": {*RUNNER_PARTS, "studio/pages"},
     "studio/watch": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/batches": RUNNER_PARTS,
-    "studio/tune": {*RUNNER_PARTS, "metrics", "algorithms", "studio/pages", "studio/batches"},
+    "studio/tune": {*RUNNER_PARTS, "places", "metrics", "algorithms", "studio/pages", "studio/batches"},
     "studio/steps": {*RUNNER_PARTS, "studio/models", "studio/batches", "studio/tune"},
     "studio/commands": {*RUNNER_PARTS, *_STUDIO, "metrics", "algorithms", "cli"},
 }
 # The runner's rooms, each of which knows those before it.
-RUNNER = ("job", "files", "notify", "state", "display", "places", "control", "tools")
+RUNNER = ("job", "files", "notify", "state", "display", "acting", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
 LIGHT = (
-    *("base", "contract", "machine", "metrics", "observe", "container", "runner", "cli", "algorithms"),
+    *("base", "contract", "machine", "metrics", "observe", "container", "runner", "places", "cli", "algorithms"),
     *(
         f"studio/{room}"
         for room in ("pages", "batches", "tune", "steps", "lineage", "models", "catalogue", "tracking", "commands")

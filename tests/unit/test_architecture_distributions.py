@@ -12,7 +12,7 @@ from support.sources import tree_of
 from trainshed.container.launchers import LAUNCHERS
 from trainshed.contract.distributions import TRAITS
 
-OWN = ("contract/distributions.py", "container/launchers/", "runner/places/ray/")  # the last: the place Ray's
+OWN = ("contract/distributions.py", "container/launchers/", "places/ray/")  # the last: the place Ray's
 # Inside the user's process nobody knows distributions: words like `pipeline` and `xla` mean other things there.
 OTHER_WINGS = ("parallel", "compiler", "autopatch", "compat", "data")
 # What is compared here has words of its own, some of which are also names of distributions.

@@ -11,7 +11,7 @@ from support.sources import source_files, tree_of
 from trainshed.runner.job.places import BUILT_IN
 
 PACKAGE = TOOLKIT / "trainshed"
-OWN = ("runner/places/", "runner/job/places.py")
+OWN = ("places/", "runner/job/places.py")
 # Where such a word names something else.
 OTHERS = {
     "container/": "a distribution, or who has scheduled the hosts; `train` knows nothing of the runner's places",

@@ -28,7 +28,7 @@ SCRIPT = "the job's own code, which the job is there to run"
 ALLOWED = {
     "container/hangs/hook/sitecustomize.py: SourceFileLoader": (1, "a module of ours beside it, which has no package there"),
     "container/hangs/hook/sitecustomize.py: exec": (1, "the same"),
-    "runner/places/ray/driver.py: pickle.load": (1, PIPE),
+    "places/ray/driver.py: pickle.load": (1, PIPE),
     "runner/control/detached.py: pickle.load": (1, PIPE),
     "studio/steps/tuning_step.py: pickle.load": (1, PIPE),
     "parallel/engine/outputs.py: pickle.loads": (1, RANK),

@@ -18,6 +18,10 @@ from trainshed.base.files import remove
 from trainshed.contract.wire.variables import RUN_ID
 from trainshed.machine.isolation import isolated
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
+from trainshed.places.processes import inherited
+from trainshed.places.tail import Tail
+from trainshed.places.target import PlaceFields
+from trainshed.runner.acting.submission import Follow, Queue, Submission, finish
 from trainshed.runner.display.screen import Screen
 from trainshed.runner.files import layout
 from trainshed.runner.files.ending import Ending, HostEnd
@@ -26,10 +30,6 @@ from trainshed.runner.files.run import Run, number_in
 from trainshed.runner.files.staging import stage
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.places import Can, Place, refused
-from trainshed.runner.places.processes import inherited
-from trainshed.runner.places.submission import Follow, Queue, Submission, finish
-from trainshed.runner.places.tail import Tail
-from trainshed.runner.places.target import PlaceFields
 from trainshed.runner.state.status import StatusFile
 from trainshed.runner.state.stored import Stored
 from trainshed.runner.state.verdict import judge
@@ -41,8 +41,17 @@ PLACE = Place(
     title="the nohup queue",
     where="in the nohup queue",
     options="options for `--on nohup_queue`",
-    can=Can(pipe=False, mpi=False, groups=False, tune=False, probe=False),
-    unattended=True,
+    can=Can(
+        pipe=False,
+        fast_file=False,
+        mpi=False,
+        groups=False,
+        retries=False,
+        keep_alive=False,
+        detach=True,
+        tune=False,
+        probe=False,
+    ),
     key="NohupQueueProcess",
     pattern="[0-9]{1,9}",
 )
@@ -65,7 +74,7 @@ class InBackground(Submission):
         for name in (PID, EXIT):
             remove(f"{self.run.folder}/{name}")
         layout.place(self.run, interface="", say=self.screen.say)
-        stage(self.run, self.environ, self.screen.say, status=self.screen.status)
+        stage(self.run, self.environ, self.screen.say, status=self.screen.status, blind=PLACE.obstacle("fast_file"))
 
     def submit(self, secrets: Mapping[str, str]) -> str:
         """Starts `train`; what `status.json` says of it."""

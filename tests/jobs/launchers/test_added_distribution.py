@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from support.paths import ROOT, TOOLKIT
+from support.plugins import search_path
 
 SHOW = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], 'here', flush=True)\n"
 
 
-@pytest.fixture(scope="module")
-def search_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """PYTHONPATH with the example package, installed as a user installs it, but without a network."""
-    folder = tmp_path_factory.mktemp("plugin")
-    shutil.copytree(ROOT / "examples/plugins/distribution", folder / "source")
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(folder / "installed")]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(folder / "source")], check=True)
-    return os.pathsep.join((str(TOOLKIT), str(folder / "installed")))
+@pytest.fixture(scope="module", name="search_path")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """PYTHONPATH with the example package."""
+    return search_path("distribution", tmp_path_factory.mktemp("plugin"))
 
 
 @pytest.mark.spine

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from support.paths import ROOT
-from support.runner_project import TOOLKIT, Project, wait_until
+from support.plugins import search_path
+from support.runner_project import Project, wait_until
 
 JOB = """\
 import os, sys
@@ -30,12 +29,7 @@ while True:
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables of a command for which the example's package is installed."""
-    folder = tmp_path_factory.mktemp("place")
-    shutil.copytree(ROOT / "examples/plugins/place", folder / "source")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    done = subprocess.run([*command, "--target", folder / "packages", folder / "source"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return {"PYTHONPATH": f"{TOOLKIT}:{folder}/packages"}
+    return {"PYTHONPATH": search_path("place", tmp_path_factory.mktemp("place"))}
 
 
 def status(project: Project) -> Any:

@@ -14,7 +14,7 @@ import pytest
 
 from support import runner_scripts as scripts
 from support.runner_project import LIMIT, Project, wait_until
-from trainshed.runner.places.leftovers import processes_of
+from trainshed.runner.acting.leftovers import processes_of
 from trainshed.runner.state import identity
 
 pytestmark = pytest.mark.safety

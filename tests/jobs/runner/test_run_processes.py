@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.runner_project import LIMIT, Project, wait_until
-from trainshed.runner.places.leftovers import processes_of
+from trainshed.runner.acting.leftovers import processes_of
 
 TRAIN = """\
 import json, os, sys

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.runner_project import LIMIT, Done, Project, project
-from trainshed.runner.places.leftovers import end_leftovers
+from trainshed.runner.acting.leftovers import end_leftovers
 from trainshed.runner.state import identity
 from trainshed.studio.tune.tuning_folder import TuningFolder
 

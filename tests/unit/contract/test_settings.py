@@ -86,6 +86,12 @@ def test_the_hyperparameter_wins() -> None:
     assert settings.argv == "json"
 
 
+def test_parallel_is_the_word_for_what_was_called_pipeline() -> None:
+    settings, problems = settings_of({"trainshed_distribution": "parallel"})
+
+    assert settings.distribution == "pipeline" and not problems
+
+
 @pytest.mark.parametrize("value", ["", None])
 def test_an_empty_value_is_no_value(value: Any) -> None:
     assert settings_of({"trainshed_engine": value}) == (Settings(), [])

@@ -26,8 +26,8 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Prints one line a check; returns 1 if a check failed."""
     from trainshed.base.check import as_json, as_lines
-    from trainshed.runner.places.container_engine import find_engine
-    from trainshed.runner.tools.check_image.check import examine
+    from trainshed.places.check_image.check import examine
+    from trainshed.places.container_engine import find_engine
 
     checks = examine(options.image, find_engine(os.environ), say)
     print(as_json(checks) if options.json else as_lines(checks))

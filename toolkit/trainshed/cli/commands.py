@@ -88,12 +88,9 @@ def _wing(name: str) -> dict[str, Command]:
 
 @cache
 def _added() -> dict[str, Command]:
-    from importlib.metadata import entry_points
+    from trainshed.base.entry_points import points
 
-    return {
-        one.name: Command("", f"from {one.dist.name if one.dist else one.module}", one.module)
-        for one in entry_points(group=GROUP)
-    }
+    return {one.name: Command("", f"from {one.dist.name if one.dist else one.module}", one.module) for one in points(GROUP)}
 
 
 def _commands(package: str, table: Mapping[str, tuple[str, str]]) -> dict[str, Command]:

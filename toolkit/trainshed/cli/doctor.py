@@ -42,7 +42,7 @@ def run(options: Namespace) -> int:
     if options.hosts and not options.cluster:
         raise UsageError("--hosts goes with --cluster")
     if options.hosts or (options.cluster and options.folder.endswith((".yaml", ".yml", ".json"))):
-        from trainshed.runner.places.ssh.checkup import examine as examine_machines
+        from trainshed.places.ssh.checkup import examine as examine_machines
 
         checks = examine_machines(
             options.folder, [host.strip() for host in options.hosts.split(",") if host.strip()], environ

@@ -106,14 +106,14 @@ def _print_algorithm(options: Namespace) -> int:
 
 
 def _print_manifests(options: Namespace) -> int:
-    from trainshed.runner.places.kubernetes.manifests import manifests, to_yaml
+    from trainshed.places.kubernetes.manifests import manifests, to_yaml
 
     objects, notes = manifests(_job(options), jobset=options.jobset)
     return _told(to_yaml(objects), notes)
 
 
 def _print_request(options: Namespace) -> int:
-    from trainshed.runner.places.sagemaker import request
+    from trainshed.places.sagemaker import request
 
     job = _job(options)
     if options.code:

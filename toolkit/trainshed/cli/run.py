@@ -71,11 +71,11 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Runs the job; returns its exit status. Raises JobError, TrainshedError, UsageError."""
     check(options)
+    from trainshed.runner.acting import acting
     from trainshed.runner.control.parent import with_parent
     from trainshed.runner.control.resolve_models import with_pinned_models
     from trainshed.runner.job.flags import job_of
     from trainshed.runner.job.places import find
-    from trainshed.runner.places import acting
 
     place = find(options.on)
     job = with_pinned_models(with_parent(job_of(options, os.environ), os.environ), os.environ)
@@ -84,7 +84,7 @@ def run(options: Namespace) -> int:
         from trainshed.runner.tools.batch_size import run_fitted
 
         return run_fitted(job, options.find_batch_size, options.scale_lr)
-    if options.detach and not options.dry_run and not place.unattended:
+    if options.detach and not options.dry_run and not place.can.detach:
         from trainshed.runner.control.detached import start
 
         print(start(job, os.environ, on=place.name).name)

@@ -9,6 +9,11 @@ from __future__ import annotations
 from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GROUP = "trainshed.launchers"
 DEFAULT = "script"  # of a job that names none
 OTHERS = "or one that an installed package adds"  # said after the list of ours
 # How many ranks a host has where the job does not say.
@@ -88,8 +93,15 @@ _TABLE = (
     # The platform's own word, whose flag leaves the choice of the compiler to the hardware.
     _XLA.replace(name="pytorchxla", uses_agent=False, flag="sagemaker_pytorch_xla_multi_worker_enabled"),
 )  # fmt: skip
+# What jobs may write, and are told to, for a name that says less than its distribution does.
+WORDS = {"parallel": "pipeline"}
 TRAITS = {traits.name: traits for traits in _TABLE}
 DISTRIBUTIONS = tuple(traits.name for traits in _TABLE if not traits.flag)
+
+
+def named(word: str) -> str:
+    """The name of the distribution that a job means by a word."""
+    return WORDS.get(word, word)
 
 
 def traits_of(name: str) -> DistributionTraits:
@@ -103,9 +115,25 @@ def find(name: str) -> DistributionTraits | None:
     """The traits of a distribution of ours, or of one that an installed package adds; None where there is none."""
     if traits := TRAITS.get(name):
         return traits
-    from .plugged_in import plugged_in
-
     return getattr(plugged_in(name), "traits", None)
+
+
+def plugged_in(name: str) -> Any:
+    """The Launcher that an installed package adds under this name; None where none does. Raises LaunchError."""
+    from trainshed.base.entry_points import load
+
+    return load(GROUP, name, _is_launcher, "distribution", LaunchError)
+
+
+def added() -> tuple[str, ...]:
+    """The names of the distributions that installed packages add."""
+    from trainshed.base.entry_points import names  # few jobs need it
+
+    return names(GROUP)
+
+
+def _is_launcher(found: object, name: str) -> bool:
+    return getattr(getattr(found, "traits", None), "name", None) == name
 
 
 def owner(field: str) -> str:

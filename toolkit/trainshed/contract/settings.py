@@ -10,7 +10,7 @@ from trainshed.base import quick_json
 from trainshed.base.errors import Problem, did_you_mean, near_name
 from trainshed.base.record import Record
 
-from .distributions import DISTRIBUTIONS, OTHERS
+from .distributions import DISTRIBUTIONS, OTHERS, WORDS, named
 from .hyperparameters import ARGV_STYLES, decode_value
 from .wire.compile_plan import BACKENDS, MODES, SWITCHES
 from .wire.metric_lines import SOURCES
@@ -210,6 +210,8 @@ def _check(key: str, value: Any, written: Any) -> Any:
         if value in CHOICES[key]:
             return value
         others = f", {OTHERS}" if key == "distribution" else ""
+        if others and value in tuple(WORDS):
+            return named(value)
         more = _added() if others else ()
         if value in more:
             return value
@@ -257,7 +259,7 @@ def _check(key: str, value: Any, written: Any) -> Any:
 
 
 def _added() -> tuple[str, ...]:
-    from .plugged_in import added
+    from .distributions import added
 
     return added()
 

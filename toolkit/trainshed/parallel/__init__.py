@@ -1,10 +1,10 @@
-"""Pipeline parallelism for any PyTorch model.
+"""Training of any PyTorch model in parallel: in stages, in parts, with shards.
 
     import trainshed.parallel as pipe
 
     pipe.init({"pipeline_parallel_degree": 2, "microbatches": 4})
-    model = pipe.PipelineModel(model)
-    optimizer = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters()))
+    model = pipe.ParallelModel(model)
+    optimizer = pipe.ParallelOptimizer(torch.optim.AdamW(model.parameters()))
 
     @pipe.step
     def train_step(model, x, y):
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .checkpoint import load_checkpoint, prune_checkpoints, save_checkpoint
     from .clip import GradScaler, clip_grad_norm_
     from .ground.errors import NotServed, PipelineError, PlanError, TraceMismatch
+    from .ground.errors import PipelineError as ParallelError
     from .groups import (
         cp_group,
         cp_rank,
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
         tp_size,
     )
     from .model import PipelineModel
+    from .model import PipelineModel as ParallelModel
     from .optimizer import PipelineOptimizer
+    from .optimizer import PipelineOptimizer as ParallelOptimizer
     from .plan.plan_file import Plan, load_plan
     from .split import StepOutput
     from .start import (
@@ -68,6 +71,9 @@ if TYPE_CHECKING:
 __all__ = [
     "GradScaler",
     "NotServed",
+    "ParallelError",
+    "ParallelModel",
+    "ParallelOptimizer",
     "PipelineError",
     "PipelineModel",
     "PipelineOptimizer",
@@ -142,8 +148,14 @@ _HOMES = {
 }
 
 
+# Models train in parallel, in stages or not; the classes have kept their first names.
+_SAME = {"ParallelError": "PipelineError", "ParallelModel": "PipelineModel", "ParallelOptimizer": "PipelineOptimizer"}
+
+
 def __getattr__(name: str) -> object:
     from importlib import import_module
+
+    name = _SAME.get(name, name)
 
     if name == "Settings":
         return import_module("trainshed.contract.wire.pipeline").PipelineSettings

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainshed.base.entry_points import load
 from trainshed.base.errors import LaunchError
 from trainshed.container.launchers import LAUNCHERS, Launcher, LaunchPlan, launcher_of
 from trainshed.contract.choices import DISTRIBUTION_FLAGS
-from trainshed.contract.distributions import DISTRIBUTIONS, TRAITS, DistributionTraits, traits_of
-from trainshed.contract.plugged_in import GROUP, plugged_in
+from trainshed.contract.distributions import DISTRIBUTIONS, GROUP, TRAITS, DistributionTraits, plugged_in, traits_of
 from trainshed.contract.settings import CHOICES
 
 POOL = Launcher(DistributionTraits("pool"), lambda _: LaunchPlan(processes=(), launcher="pool"))
@@ -20,7 +20,7 @@ POOL = Launcher(DistributionTraits("pool"), lambda _: LaunchPlan(processes=(), l
 
 @pytest.fixture(autouse=True)
 def looked_up_anew() -> None:
-    plugged_in.cache_clear()
+    load.cache_clear()
 
 
 def adds(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -56,8 +56,8 @@ def test_a_package_adds_a_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("not_there:POOL", r"^the distribution 'pool' cannot be loaded from not_there:POOL: ModuleNotFoundError"),
-        ("os:getcwd", r"^os:getcwd is not a Launcher whose traits have the name 'pool'$"),
+        ("not_there:POOL", r"^the distribution pool cannot be loaded: ModuleNotFoundError"),
+        ("os:getcwd", r"^the entry point pool of trainshed.launchers leads to no distribution of that name$"),
     ],
 )
 def test_a_package_that_is_wrong_is_named(value: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from support.command_line import job_of
 from trainshed.base.errors import JobError
+from trainshed.places.container_command import Machine, create, mounts
+from trainshed.places.container_engine import Engine
 from trainshed.runner.files import layout
 from trainshed.runner.files.platform_files import config_files, resource_config
 from trainshed.runner.job.job import ALL_GPUS, InstanceGroup, Job, Resources
 from trainshed.runner.job.write import job_file
-from trainshed.runner.places.container_command import Machine, create, mounts
-from trainshed.runner.places.container_engine import Engine
 
 GROUPS = """\
 program: train.py

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from support.paths import TOOLKIT
+from trainshed.base import entry_points
 from trainshed.base.errors import JobError
 from trainshed.cli import main
+from trainshed.runner.acting import acting
 from trainshed.runner.job import places
 from trainshed.runner.job.job import Channel, Distribution, InstanceGroup, Job
-from trainshed.runner.places import acting
 from trainshed.runner.state.stored import Stored
 
 PIPED = Job("job", channels=(Channel("train", "/data", input_mode="Pipe"),))
@@ -32,7 +33,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (info / "entry_points.txt").write_text(f"[{places.GROUP}]\n{points}")
     (tmp_path / "adds.py").write_text(
         "from trainshed.runner.job.places import Place\n"
-        "A_PLACE = Place('a_place', 'trainshed.runner.places.here:Here', 'A', 'at A', options='options', key='AJob')\n"
+        "A_PLACE = Place('a_place', 'trainshed.places.here:Here', 'A', 'at A', options='options', key='AJob')\n"
         "NO_PLACE = 7\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -42,8 +43,8 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget() -> None:
-    places._added.cache_clear()
-    places._added_names.cache_clear()
+    entry_points.load.cache_clear()
+    entry_points.points.cache_clear()
 
 
 def test_every_place_of_the_table_can_act() -> None:
@@ -62,11 +63,11 @@ def test_a_run_here_loads_nothing_of_other_places(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     code = (
         "import sys; from trainshed.cli import main; assert not main(['run', 'train.py', '--dry-run']);"
-        "print('LOADED', *(name for name in sys.modules if name.startswith('trainshed.runner.places.')))"
+        "print('LOADED', *(name for name in sys.modules if name.startswith('trainshed.places.')))"
     )
     environ = {**os.environ, "PYTHONPATH": str(TOOLKIT)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
-    loaded = {name.split(".")[3] for name in done.stdout.partition("LOADED")[2].split()}
+    loaded = {name.split(".")[2] for name in done.stdout.partition("LOADED")[2].split()}
 
     assert {"here", "processes"} <= loaded, done.stderr
     assert not loaded & {"ssh", "ray", "slurm", "kubernetes", "sagemaker", "containers"}
@@ -87,6 +88,25 @@ def test_what_a_place_cannot_is_refused_all_at_once() -> None:
 
     assert {one.field for one in places.refused(nothing, job)} == {"instance_groups", "network_isolation", "distribution"}
     assert not places.refused(places.HERE, job)
+
+
+def test_channels_that_a_job_writes_to_are_refused_where_it_has_copies() -> None:
+    job = Job("job", channels=(Channel("train", "/data", access="rw"),))
+
+    (problem,) = places.refused(places.SSH, job)
+    assert (problem.field, problem.message) == ("channels.train.access", "rw does not work over ssh")
+    assert not places.refused(places.SSH, job, apart=["train"]) and not places.refused(places.HERE, job)
+
+
+def test_what_a_place_does_without_is_told() -> None:
+    job = Job("job", image="an-image", retries=2)
+
+    assert places.gone_without(places.RAY, job) == [
+        "an-image is not used: on Ray a job runs with what its hosts have installed"
+    ]
+    (words,) = places.gone_without(places.SLURM, job)
+    assert words.startswith("retries: a job that fails is not started again on Slurm")
+    assert not places.gone_without(places.KUBERNETES, job)
 
 
 def test_a_package_adds_a_place(added: Path) -> None:

@@ -119,6 +119,13 @@ def test_a_flag_changes_one_thing_about_checkpoints(folder: Path) -> None:
     assert (made.checkpoints, made.checkpoint_copy_to) == (f"{folder}/saved", "gs://bucket/run")
 
 
+def test_parallel_is_the_word_for_what_was_called_pipeline(folder: Path) -> None:
+    text = "program: src/train.py\ndistribution: {kind: parallel, parameters: {microbatches: 4}}\n"
+
+    assert job(folder, text).distribution == Distribution("pipeline", parameters={"microbatches": 4})
+    assert job(folder, "program: src/train.py\n", "--distribution", "parallel").distribution.kind == "pipeline"
+
+
 def test_a_flag_gives_a_plain_distribution_its_details(folder: Path) -> None:
     made = job(folder, "program: src/train.py\ndistribution: torchrun\n", "--processes-per-host", "2")
     assert made.distribution == Distribution("torchrun", 2)
@@ -242,7 +249,7 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
         ("instances: true", "instances = true: must be a whole number"),
         (
             "distribution: torchrn",
-            "parameter_server, ray, pytorchxla, or one that an installed package adds (did you mean 'torchrun'?)",
+            "parameter_server, ray, pytorchxla, parallel, or one that an installed package adds (did you mean 'torchrun'?)",
         ),
         ("distribution: {kind: script, processes_per_host: 2}", "has no effect with the distribution 'script'"),
         ("distribution: {kind: parameter_server, roles: {wroker: 2}}", "'wroker' is not a role"),

@@ -14,7 +14,7 @@ import yaml
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.files import read_object
-from trainshed.runner.control import recover
+from trainshed.runner.acting import leftovers
 from trainshed.runner.control.operations import clone, public_status, remove, state_of, stop, to_resume
 from trainshed.runner.display.runs import describe, table
 from trainshed.runner.files import layout
@@ -158,7 +158,7 @@ JUNK: list[Any] = [
 
 @pytest.mark.parametrize("file", ["status.json", "job.json"])
 def test_junk_in_any_field_is_an_error_of_ours_or_nothing(run: Run, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recover, "processes_of", lambda _: [])  # looks at every process of the machine
+    monkeypatch.setattr(leftovers, "processes_of", lambda _: [])  # looks at every process of the machine
     path = Path(run.folder, file)
     whole = json.loads(path.read_text())
     places = _places(whole)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from trainshed.places import gpus
 from trainshed.runner.job.job import Distribution, Job, Resources
 from trainshed.runner.job.nodes import RawText
-from trainshed.runner.places import gpus
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.tune import trial_runs
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, Parameter

@@ -73,7 +73,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
 
 
 def test_trials_run_where_the_table_of_places_says_that_they_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    added = Place("a_place", "trainshed.runner.places.here:Here", "A", "at A", can=Can(pipe=False))
+    added = Place("a_place", "trainshed.places.here:Here", "A", "at A", can=Can(pipe=False))
     monkeypatch.setattr("trainshed.runner.job.places._added", {"a_place": added}.get)
     piped = WHOLE.replace(
         "  program: train.py", f"  program: train.py\n  channels: {{x: {{path: {tmp_path}, input_mode: Pipe}}}}"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from trainshed.contract.distributions import DistributionTraits, traits_of
+from trainshed.contract.distributions import DistributionTraits, plugged_in, traits_of
 
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
 from .launch import Launch, Launcher
@@ -30,8 +30,6 @@ LAUNCHERS = {
 def launcher_of(name: str) -> Launcher:
     """The launcher of a distribution: ours, or that of an installed package. Raises LaunchError where there is none."""
     if name not in LAUNCHERS:
-        from trainshed.contract.plugged_in import plugged_in
-
         return plugged_in(traits_of(name).name)  # type: ignore[no-any-return]
     module, attribute = LAUNCHERS[name]
     loaded = __import__(f"{__name__}.{module}", fromlist=[attribute])  # loading importlib for this would cost more

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 
-from trainshed.base.errors import did_you_mean
+from trainshed.base.errors import TrainshedError, did_you_mean
 from trainshed.base.record import Record
 
 TYPE_CHECKING = False
@@ -52,6 +52,7 @@ ON_TENSORS: dict[str, dict[str, float]] = {
     "ClassImbalance": {"threshold_imbalance": 10, "samples": 500},
     "RankDivergence": {},
 }
+GROUP = "trainshed.rules"  # packages' rules: classes like ours, whose `parameters` are those with their defaults
 CATALOGUE = {**ON_METRICS, **ON_MACHINE, **ON_TENSORS}
 # What a rule does when it fires. note: only keeps it. checkpoint: asks the ranks to save. stop: stops the job.
 TENSOR_STEPS = 100  # optimizer steps between two looks at tensors, where nobody says
@@ -62,7 +63,7 @@ _OWN = ("rule", "action", "command")
 class WantedRule(Record):
     """A rule that a job asks for.
 
-    name: one of `CATALOGUE`, or `FILE.py:FUNCTION` of the user's.
+    name: one of `CATALOGUE`, one that a package adds, or `FILE.py:FUNCTION` of the user's.
     parameters: all that it has.
     action: one of `ACTIONS`.
     command: a shell command to run as well, "" for none.
@@ -124,10 +125,8 @@ def _wanted(entry: object) -> WantedRule:
     if colon and path.endswith(".py") and function.isidentifier():
         return WantedRule(name, given, action, command)
     known = {one.lower(): one for one in CATALOGUE}.get(name.replace("_", "").lower())
-    if known is None:
-        near = did_you_mean(name, CATALOGUE)
-        raise ValueError(f"{name!r} is not a rule{near and f'; {near}'}")
-    parameters = dict(CATALOGUE[known])
+    parameters = dict(CATALOGUE[known] if known else _added_parameters(name))
+    known = known or name
     for parameter, number in given.items():
         if parameter not in parameters:
             names = ", ".join(parameters) or "none"
@@ -137,3 +136,27 @@ def _wanted(entry: object) -> WantedRule:
         except (TypeError, ValueError):
             raise ValueError(f"{parameter} of {known} must be a number, not {number!r}") from None
     return WantedRule(known, parameters, action, command)
+
+
+def added_rule(name: str) -> Any:
+    """The rule that an installed package adds under a name; None where none does. Raises TrainshedError."""
+    from trainshed.base.entry_points import load  # few jobs need it
+
+    return load(GROUP, name, _is_rule, "rule")
+
+
+def _added_parameters(name: str) -> Mapping[str, Any]:
+    from trainshed.base.entry_points import names
+
+    try:
+        rule = added_rule(name)
+    except TrainshedError as error:
+        raise ValueError(error.message) from error
+    if rule is None:
+        near = did_you_mean(name, [*CATALOGUE, *names(GROUP)])
+        raise ValueError(f"{name!r} is not a rule{near and f'; {near}'}")
+    return rule.parameters  # type: ignore[no-any-return]
+
+
+def _is_rule(found: object, name: str) -> bool:
+    return callable(found) and isinstance(getattr(found, "parameters", None), dict)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from trainshed.machine.signals import SignalPipe, stop_raises
 
+from ..acting import Backend
 from ..display.screen import Screen
 from ..display.usage import Gauge
 from ..files import layout
@@ -22,7 +23,6 @@ from ..files.metrics import Metrics
 from ..files.mounts import Mounts
 from ..files.pipes import Feeders, survey
 from ..files.run import Run
-from ..places import Backend
 from ..state.status import StatusFile
 from ..state.verdict import judge
 from .watch import Cause, Limits, Watch

@@ -15,6 +15,9 @@ from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedErro
 from trainshed.base.files import write_atomic
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
+from ..acting import Backend, Queue, acting
+from ..acting.leftovers import remove_scratch
+from ..acting.submission import claim
 from ..display.screen import Screen
 from ..display.summary import render, shown
 from ..files import layout
@@ -28,11 +31,8 @@ from ..files.provenance import note_image
 from ..files.run import Run
 from ..files.staging import stage
 from ..job.job import Job
-from ..job.places import HERE, find
+from ..job.places import HERE, find, gone_without
 from ..job.references import secrets_of
-from ..places import Backend, Queue, acting
-from ..places.leftovers import remove_scratch
-from ..places.submission import claim
 from ..state import index
 from ..state.job_json import described
 from ..state.records import fingerprints_of, phases_of
@@ -89,6 +89,8 @@ def run_job(
             screen.say(f"note: {note}")
         if place.here and job.machines:
             screen.say("note: the job has `hosts`, and runs here all the same: --on ssh runs it there")
+        for words in gone_without(place, job):
+            screen.say(f"warning: {words}")
         job = acts.prepared(job)
         backend = acts.backend(job, environ, screen.say)
         if dry_run:

@@ -15,14 +15,13 @@ from typing import Any
 
 from trainshed.base.errors import TrainshedError, visible
 
+from ..acting import Queue, acting
 from ..files.mounts import ours_below
 from ..files.run import CODE, MLFLOW, PROVENANCE, REPORT, RUNNER_LOG, Run
 from ..files.user_dirs import RUNS
 from ..job.job import Job
 from ..job.places import BUILT_IN
 from ..job.write import job_file
-from ..places import Queue, acting
-from ..places.container_engine import EngineError
 from ..state import index
 from ..state.identity import owner_of, send
 from ..state.outputs import as_final_metrics, metrics_in, metrics_of
@@ -43,7 +42,7 @@ def state_of(run: Stored, environ: Mapping[str, str]) -> tuple[str, str]:
         return told
     try:
         left = still_running(run, environ)
-    except EngineError as error:
+    except TrainshedError as error:
         return "Lost", f"runner killed while {phase}; {error.message}"
     return "Lost", f"runner killed while {phase}" + (f"; {', '.join(left)} still run" if left else "")
 
@@ -236,6 +235,10 @@ def to_resume(
         raise TrainshedError(f"{run.name} is running", hint=f"trainshed attach {run.name} shows it")
     if not run.about:
         raise TrainshedError(f"{run.folder} has no job.json: there is nothing to resume", hint="trainshed rm removes it")
+    if not run.place.can.resume:
+        raise TrainshedError(
+            f"{run.name} cannot be taken up again {run.place.where}", hint="trainshed clone makes its job file"
+        )
     if run.said[0] == "Completed" and not again:
         hint = f"trainshed resume {run.name} --again trains on all the same; trainshed rerun {run.name} makes a new run"
         raise TrainshedError(f"{run.name} has completed: there is nothing to resume", hint=hint)

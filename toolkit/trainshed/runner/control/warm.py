@@ -7,17 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from trainshed.base.errors import TrainshedError
 from trainshed.base.units import duration
 
+from ..acting import Backend, acting
 from ..files import warm_keeper as keeper
 from ..files.owner import give_all
 from ..files.run import Run
 from ..files.warm_pool import Pool, Shape, Standing, every, make, pools_folder, sweep, take
 from ..job.job import Job
-from ..places import Backend
-from ..places.cleanup import containers
-from ..places.container_engine import EngineError, find_engine
-from ..places.leftovers import processes_of
+from ..job.places import HERE
 
 
 class Warm:
@@ -104,9 +103,7 @@ class Warm:
         run = one.run.get("Id", "")
         if not run:
             return False
-        if not self.backend.in_containers:
-            return bool(processes_of(run))
         try:
-            return any(found.running for found in containers(find_engine(self.environ), run))
-        except EngineError:
+            return bool(acting(HERE).leftovers(run, "" if self.backend.in_containers else None, self.environ).running())
+        except TrainshedError:
             return True

@@ -18,6 +18,7 @@ from typing import BinaryIO
 from trainshed.base.units import duration
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
 
+from ..acting.base import RunningHost
 from ..display.screen import Screen
 from ..display.stream import HostStream
 from ..files.ending import Ending, HostEnd
@@ -25,7 +26,6 @@ from ..files.grace import KILL_SECONDS
 from ..files.metrics import Metrics
 from ..files.run import Run
 from ..job.least_hosts import least_hosts
-from ..places.base import RunningHost
 
 FAILURE_GRACE = 30.0  # seconds that the other hosts get once one has failed
 HURRY_SECONDS = 5.0  # for `train` to kill its script and to report, before it is killed itself

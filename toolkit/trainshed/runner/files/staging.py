@@ -94,8 +94,9 @@ def _show(channel: Channel, environ: Mapping[str, str], mounts: Mounts | None, b
     from .fetching.sources import listed
 
     remote, items = listed(channel, environ)
-    if isinstance(remote, Remote):
-        mounts.show(channel, remote.reach(), items, remote.beginning)
+    if not isinstance(remote, Remote):
+        raise NotMounted("rclone cannot list it")
+    mounts.show(channel, remote.reach(), items, remote.beginning)
 
 
 def _fetch(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl, urlsplit
 
+from trainshed.base.entry_points import names
 from trainshed.base.errors import did_you_mean
 from trainshed.base.secrets import is_secret_name
 from trainshed.contract.model_reference import reference_of
 
+GROUP = "trainshed.sources"  # packages' schemes, each with what `fetching/sources.py` calls for it
 SCHEMES = ("s3", "gs", "rclone", "http", "https", "hf", "model")
 HUB = "hf://datasets/"
 _DATASET = re.compile(re.escape(HUB) + r"[\w.-]+/[\w.-]+(@[^/@]+)?(/.*)?", re.DOTALL)
@@ -24,9 +26,10 @@ def is_elsewhere(text: str) -> bool:
 def wrong_with(address: str) -> tuple[str, str]:
     """(what is wrong with an address, what to do); two times "" where it is good."""
     scheme, _, rest = address.partition("://")
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{one}://" for one in SCHEMES)
-        near = did_you_mean(scheme.lower(), SCHEMES)
+    if scheme not in SCHEMES and scheme not in names(GROUP):
+        schemes = (*SCHEMES, *names(GROUP))
+        known = ", ".join(f"{one}://" for one in schemes)
+        near = did_you_mean(scheme.lower(), schemes)
         return "cannot be fetched", f"{near} known are {known}".strip() if near else f"known are {known}"
     if scheme == "s3":
         return ("", "") if _S3_URI.fullmatch(address) else ("is not an S3 URI", "it must look like s3://bucket/prefix")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainshed.contract.distributions import owner, traits_of
+from trainshed.contract.distributions import named, owner, traits_of
 from trainshed.contract.wire.pipeline import PipelineError, read_settings
 from trainshed.contract.wire.roles import read_roles
 
@@ -19,6 +19,7 @@ def read_distribution(fields: Checker, row: Field) -> Distribution:
         return _by_amazons_libraries(fields, row)
     inner = fields.inner(row, [inner.name for inner in row.rows if inner.name not in _SDK_FORM])
     given = {r.name: inner.read(r) for r in DISTRIBUTION if r.kind != "mapping"}
+    given["kind"] = named(given["kind"])
     given["parameters"] = _parameters(inner, "parameters")
     given["roles"] = _roles(inner, "roles")
     if given["max_restarts"] and not given["engine"] and traits_of(given["kind"]).uses_agent:

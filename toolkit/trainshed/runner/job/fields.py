@@ -17,9 +17,8 @@ To add a field:
 from __future__ import annotations
 
 from trainshed.base.record import Record
-from trainshed.contract.distributions import DEFAULT, OTHERS, TRAITS
+from trainshed.contract.distributions import DEFAULT, OTHERS, TRAITS, WORDS, added
 from trainshed.contract.hyperparameters import ARGV_STYLES
-from trainshed.contract.plugged_in import added
 from trainshed.contract.settings import ENGINES, FINGERPRINTS, REDUCTIONS, SERVERS
 from trainshed.contract.wire import compile_plan
 from trainshed.contract.wire.checkpoint_every import FORM as EVERY_FORM
@@ -164,9 +163,9 @@ DISTRIBUTION = _kept(
     "distribution.",
     Field(
         "kind", "choice", "how ranks are started: script is one process a host", default=DEFAULT,
-        choices=tuple(TRAITS), added=added,
+        choices=(*TRAITS, *WORDS), added=added,
         flags=("--distribution",), metavar="KIND", group="place",
-        flag_help=f"{', '.join(TRAITS)}, {OTHERS} (default: {DEFAULT})",
+        flag_help=f"{', '.join((*TRAITS, *WORDS))}, {OTHERS} (default: {DEFAULT})",
     ),
     Field(
         "processes_per_host", "whole", "ranks on each host", default=0, low=1, high=MOST_RANKS,

@@ -8,8 +8,9 @@ record.
 from __future__ import annotations
 
 import re
-from functools import cache
 
+from trainshed.base.entry_points import load
+from trainshed.base.entry_points import names as added_names
 from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean
 from trainshed.base.record import Record
 
@@ -54,18 +55,34 @@ class Flag(Record):
 
 
 class Can(Record):
-    """The abilities of a place that jobs may ask for.
+    """The abilities of a place that jobs, and commands, may ask for.
 
-    pipe: channels in Pipe mode. mpi: `mpirun` on several hosts. groups: hosts of several kinds.
-    isolation: hosts without a network.
-    tune: trials of a tuning job may run there.
-    probe: short runs that look for the largest batch size may run there.
+    pipe: channels in Pipe mode; refused without it
+    fast_file: channels in FastFile mode are streamed; without it they are fetched first
+    rw: channels with `access: rw`; refused without it
+    image: the job runs in its `image`; without it, with what the hosts have installed
+    mpi: `mpirun` on several hosts; refused without it
+    groups: hosts of several kinds (`instance_groups`); refused without it
+    isolation: hosts without a network (`network_isolation`); refused without it
+    retries: a job that failed is started again (`retries`); without it a line says so
+    resume: `trainshed resume` takes up a run that is over
+    keep_alive: `keep_alive` keeps packages and data for the next run; without it a line says so
+    detach: with `--detach` no process of ours stays behind
+    tune: trials of a tuning job
+    probe: short runs that look for the largest batch size (`--find-batch-size`)
     """
 
     pipe: bool = True
+    fast_file: bool = True
+    rw: bool = True
+    image: bool = True
     mpi: bool = True
     groups: bool = True
     isolation: bool = True
+    retries: bool = True
+    resume: bool = True
+    keep_alive: bool = True
+    detach: bool = False
     tune: bool = True
     probe: bool = True
 
@@ -73,13 +90,12 @@ class Can(Record):
 class Place(Record):
     """Somewhere that jobs run.
 
-    acts: `module:Class` of what acts there (`runner.places.base.Hosts`, `runner.places.submission.Queue`); "" for a place
+    acts: `module:Class` of what acts there (`runner.acting.base.Hosts`, `runner.acting.submission.Queue`); "" for a place
         that jobs are exported to.
     title: its name in sentences, `Slurm`. where: `on Slurm`.
     help: for `--on`. options: for the job file's field of the same name; "" for a place without one.
     here: whether its hosts are processes or containers of this machine.
     hosts: what `trainshed ps` calls its hosts.
-    unattended: whether a job needs nobody who follows it.
     key: the field of `status.json` that names the job of a run there; pattern: of its value.
     key_file: the file below a run's folder that begins with the number of the job.
     sign: the file below a run's folder that is there as long as it may run on the machines that it names.
@@ -96,7 +112,6 @@ class Place(Record):
     can: Can = Can()
     here: bool = False
     hosts: str = "processes"
-    unattended: bool = False
     key: str = ""
     pattern: str = r"[!-~]{1,300}"
     key_file: str = ""
@@ -108,39 +123,47 @@ class Place(Record):
         """Tells whether a job there goes on without its runner; it keeps files in a folder of the run with its name then."""
         return bool(self.key or self.sign)
 
+    def obstacle(self, ability: str) -> str:
+        """Why it cannot stream channels (`fast_file`), or keep things for later runs (`keep_alive`); "" if it can."""
+        return "" if getattr(self.can, ability) else _OBSTACLES[ability]
+
     @property
     def lock(self) -> str:
         """Of the process that follows a run there, below the run's folder."""
         return f"{self.name}/follower.lock"
 
 
-_NOT_ELSEWHERE = Can(pipe=False, tune=False, probe=False)
-HERE = Place("here", "trainshed.runner.places.here:Here", "this machine", "on this machine", here=True)
+_OBSTACLES = {
+    "fast_file": "the hosts do not see a file system that is mounted here",
+    "keep_alive": "the job does not run on this machine",
+}
+_NOT_ELSEWHERE = Can(pipe=False, fast_file=False, keep_alive=False, tune=False, probe=False)
+HERE = Place("here", "trainshed.places.here:Here", "this machine", "on this machine", here=True)
 RAY = Place(
-    "ray", "trainshed.runner.places.ray.hosts:Ray", "Ray", "on Ray", "on a Ray cluster", "options for `--on ray`",
+    "ray", "trainshed.places.ray.hosts:Ray", "Ray", "on Ray", "on a Ray cluster", "options for `--on ray`",
     flags=(
         Flag("--address", "HOST:PORT", "with --on ray: the cluster's head, ray://HOST:PORT for its door for clients, or "
              "auto, this machine's (default: RAY_ADDRESS, else auto)"),
     ),
-    can=_NOT_ELSEWHERE.replace(mpi=False),
+    can=_NOT_ELSEWHERE.replace(mpi=False, image=False),
 )  # fmt: skip
 SLURM = Place(
-    "slurm", "trainshed.runner.places.slurm.submit:Slurm", "Slurm", "on Slurm", "submit it with sbatch and follow it",
+    "slurm", "trainshed.places.slurm.submit:Slurm", "Slurm", "on Slurm", "submit it with sbatch and follow it",
     "options for `--on slurm`",
     flags=(
         Flag("--sbatch", "NAME=VALUE", "with --on slurm: one more option of sbatch, like partition=gpu; --detach submits "
              "and returns", several=True),
     ),
-    can=_NOT_ELSEWHERE.replace(groups=False, tune=True),
-    unattended=True, key="SlurmJobId", pattern=r"[0-9]{1,18}", key_file="slurm/number",
+    can=_NOT_ELSEWHERE.replace(groups=False, retries=False, detach=True, tune=True),
+    key="SlurmJobId", pattern=r"[0-9]{1,18}", key_file="slurm/number",
 )  # fmt: skip
 SSH = Place(
-    "ssh", "trainshed.runner.places.ssh.backend:Ssh", "ssh", "over ssh", "on the machines of --hosts",
-    "options for `--on ssh`", flags=(Flag("--hosts"),), can=_NOT_ELSEWHERE.replace(isolation=False),
+    "ssh", "trainshed.places.ssh.backend:Ssh", "ssh", "over ssh", "on the machines of --hosts",
+    "options for `--on ssh`", flags=(Flag("--hosts"),), can=_NOT_ELSEWHERE.replace(isolation=False, rw=False),
     hosts="machines", sign="ssh/hosts.json", own_data="data",
 )  # fmt: skip
 KUBERNETES = Place(
-    "kubernetes", "trainshed.runner.places.kubernetes.on_cluster:Kubernetes", "Kubernetes", "on Kubernetes",
+    "kubernetes", "trainshed.places.kubernetes.on_cluster:Kubernetes", "Kubernetes", "on Kubernetes",
     "as pods of a cluster", "options for `--on kubernetes` and `trainshed export kubernetes`",
     can=_NOT_ELSEWHERE, key="KubernetesJob",
 )  # fmt: skip
@@ -183,7 +206,7 @@ def has_options(name: str) -> bool:
 
 def names() -> list[str]:
     """The places that jobs run at, those of other packages included."""
-    return sorted({*(place.name for place in BUILT_IN.values() if place.acts), *_added_names()})
+    return sorted({*(place.name for place in BUILT_IN.values() if place.acts), *added_names(GROUP)})
 
 
 def refused(place: Place, job: Job, apart: Collection[str] = ()) -> list[Problem]:
@@ -202,10 +225,23 @@ def refuse(place: Place, job: Job) -> None:
         raise JobError(problems)
 
 
+def gone_without(place: Place, job: Job) -> list[str]:
+    """Lists what a job asks for that a place does without, in words for people."""
+    can, said = place.can, []
+    if job.image and not can.image:
+        said.append(f"{job.image} is not used: {place.where} a job runs with what its hosts have installed")
+    if job.retries and not can.retries:
+        said.append(f"retries: a job that fails is not started again {place.where}; trainshed resume does that")
+    return said
+
+
 def _asked(can: Can, job: Job, apart: Collection[str]) -> Iterator[tuple[str, str, str]]:
     piped = [one.name for one in job.channels if one.input_mode == "Pipe" and one.name not in apart]
     for name in piped if not can.pipe else ():
         yield f"channels.{name}.input_mode", "Pipe mode does not work", "use File"
+    written = [one.name for one in job.channels if one.access == "rw" and one.name not in apart]
+    for name in written if not can.rw else ():
+        yield f"channels.{name}.access", "rw does not work", "a copy would be written to"
     if job.instance_groups and not can.groups:
         yield "instance_groups", "hosts are of one kind", "submit one job for each kind, or run it with containers"
     if job.network_isolation and not can.isolation:
@@ -214,24 +250,9 @@ def _asked(can: Can, job: Job, apart: Collection[str]) -> Iterator[tuple[str, st
         yield "distribution", "mpirun cannot reach the other hosts", "use torchrun"
 
 
-@cache
-def _added_names() -> tuple[str, ...]:
-    from importlib.metadata import entry_points
-
-    return tuple(point.name for point in entry_points(group=GROUP))
-
-
-@cache
 def _added(name: str) -> Place | None:
-    from importlib.metadata import entry_points
+    return load(GROUP, name, _is_place, "place", UnknownPlace)  # type: ignore[no-any-return]
 
-    for point in entry_points(group=GROUP, name=name):
-        try:
-            place = point.load()
-        except Exception as error:  # the package's own
-            said = f"{type(error).__name__}: {error}"
-            raise UnknownPlace(f"the place {name} cannot be loaded: {said}", hint=point.value) from error
-        if not isinstance(place, Place) or place.name != name:
-            raise UnknownPlace(f"the entry point {name} of {GROUP} leads to no place of that name", hint=point.value)
-        return place
-    return None
+
+def _is_place(found: object, name: str) -> bool:
+    return isinstance(found, Place) and found.name == name

@@ -20,11 +20,11 @@ from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.contract.wire.batch_search import BatchSize, largest_batch, scaled_learning_rate
 from trainshed.contract.wire.variables import PROBE
 
+from ..acting import Hosts, acting
 from ..control.execution import execute
 from ..display.screen import Screen
 from ..job.job import Job
 from ..job.places import HERE
-from ..places.here import Here
 
 STEPS = 3  # of a probe: the first allocates the optimizer's state, the second is compiled, the third is as all others
 TRIES = 8
@@ -80,8 +80,9 @@ def _search(job: Job, name: str, batch: int, screen: Screen, environ: Mapping[st
                 output=f"{folder}/run",
                 checkpoints="",
             )
-            backend = Here(HERE).backend(probe, environ, screen.say)  # for one run
-            finished = execute(probe, backend, screen, environ)
+            here = acting(HERE)
+            assert isinstance(here, Hosts)
+            finished = execute(probe, here.backend(probe, environ, screen.say), screen, environ)  # a backend is for one run
             answers = _answers(f"{folder}/run")
             if answers:
                 limits.append(min(answer["limit_bytes"] for answer in answers))

@@ -89,8 +89,8 @@ def _with_flags(tuning: Tuning, options: Namespace) -> Tuning:
     """Raises UsageError, JobError."""
     from dataclasses import replace
 
+    from trainshed.runner.acting import acting
     from trainshed.runner.job.places import find
-    from trainshed.runner.places import acting
 
     refuse_flags_of_others(Namespace(sbatch=options.sbatch), tuning.place)
     acts = acting(find(tuning.place))

@@ -22,7 +22,7 @@ from trainshed.base.errors import one_line
 from trainshed.base.helper_process import report, stand_back
 from trainshed.base.secrets import mask_text
 from trainshed.contract.wire.findings import Finding
-from trainshed.contract.wire.rules import WantedRule
+from trainshed.contract.wire.rules import WantedRule, added_rule
 
 from . import losses, machine, tensors
 from .following import Following
@@ -67,11 +67,13 @@ def make(wanted: WantedRule, code: str) -> Rule:
         code: the folder in which a user's own rules are.
 
     Raises:
-        RuleError: a user's own rule is not there, or its file fails.
+        RuleError: a user's own rule, or that of a package, is not there, or fails.
     """
     if wanted.name in OURS:
         return OURS[wanted.name](**wanted.parameters)
-    path, _, name = wanted.name.rpartition(":")
+    path, colon, name = wanted.name.rpartition(":")
+    if not colon:
+        return _added(wanted)
     spec = importlib.util.spec_from_file_location("trainshed_own_rules", f"{code}/{path}")
     assert spec is not None and spec.loader is not None  # the name ends with .py
     module = importlib.util.module_from_spec(spec)
@@ -83,6 +85,13 @@ def make(wanted: WantedRule, code: str) -> Rule:
     if not callable(function):
         raise RuleError(f"{name} is not a function")
     return _Own(function, wanted.parameters)
+
+
+def _added(wanted: WantedRule) -> Rule:
+    try:
+        return added_rule(wanted.name)(**wanted.parameters)  # type: ignore[no-any-return]
+    except (Exception, SystemExit) as error:  # the package's own
+        raise RuleError(f"{type(error).__name__}: {error}") from error
 
 
 class Rules:

@@ -15,13 +15,13 @@ from trainshed.contract.distributions import CPUS
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 from trainshed.machine.cgroup import cpus
 from trainshed.metrics.reading import Reader
+from trainshed.places import gpus
 from trainshed.runner.control.detached import follow
 from trainshed.runner.control.operations import to_resume
 from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import ALL_GPUS, Job
 from trainshed.runner.job.nodes import RawText
 from trainshed.runner.job.places import find
-from trainshed.runner.places import gpus
 from trainshed.runner.state.outputs import outputs_of
 from trainshed.runner.state.stored import Stored, refuse_masked
 from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED

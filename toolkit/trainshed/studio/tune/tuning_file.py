@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainshed.base.errors import JobError, Problem, did_you_mean
+from trainshed.runner.acting import acting
 from trainshed.runner.job import read as job_reader
 from trainshed.runner.job.checker import Checker, entries, resolve
 from trainshed.runner.job.declared import declared_by
@@ -33,7 +34,6 @@ from trainshed.runner.job.notify import read_notify
 from trainshed.runner.job.places import HERE, find
 from trainshed.runner.job.request import is_request, read_file, translate
 from trainshed.runner.job.yamlfile import read_nodes
-from trainshed.runner.places import acting
 from trainshed.studio.batches.folder import NoBatchError
 
 from .declared_search import searched, with_declared

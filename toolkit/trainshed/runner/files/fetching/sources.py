@@ -7,46 +7,34 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TypeVar
 
+from trainshed.base.entry_points import load
+from trainshed.base.errors import TrainshedError
 from trainshed.base.wings import module_of_wing
 from trainshed.contract.model_reference import SCHEME as MODEL
 
-from ...job.addresses import HUB
-from ...job.job import S3, Channel
+from ...job.addresses import GROUP
+from ...job.job import Channel
 from .items import Item, Source
 from .progress import Progress
 from .ranges import patiently
 
 Value = TypeVar("Value")
+Listed = tuple[Source, list[Item]]
+Lister = Callable[[Channel, Mapping[str, str]], Listed]
 
 
-def listed(channel: Channel, environ: Mapping[str, str]) -> tuple[Source, list[Item]]:
+def listed(channel: Channel, environ: Mapping[str, str]) -> Listed:
     """Finds where a channel comes from, and what it is made of, sorted by name.
 
     Raises:
         TrainshedError: it cannot be listed, or there is nothing.
     """
-    if channel.path.startswith(S3):
-        from .from_s3 import Objects
-        from .s3 import Bucket
-
-        return Objects(environ), Bucket(channel.path, environ).objects(channel.s3_type)
-    if channel.path.startswith(("http://", "https://")):
-        from .from_web import Web
-
-        web = Web()
-        return web, _patiently(channel, lambda: web.items(channel.path, manifest=channel.s3_type == "ManifestFile"))
-    if channel.path.startswith(HUB):
-        from .from_hub import Dataset
-
-        dataset = Dataset(channel.path)
-        return dataset, _patiently(channel, dataset.files)
-    if channel.path.startswith(MODEL):
-        model = _model_store().source_of(channel.path, environ)
-        return model, model.items()
-    from .from_rclone import Remote
-
-    remote = Remote(channel.path, environ)
-    return remote, _patiently(channel, remote.items)
+    scheme = channel.path.partition("://")[0]
+    lister = _LISTERS.get(scheme) or load(GROUP, scheme, _is_lister, "source")
+    if lister is None:
+        raise TrainshedError(f"{channel.path}: cannot be fetched", hint=f"is the package that adds {scheme}:// installed?")
+    source, items = lister(channel, environ)
+    return source, items
 
 
 def pinned(address: str, environ: Mapping[str, str]) -> str:
@@ -67,3 +55,46 @@ def _model_store() -> ModuleType:
 
 def _patiently(channel: Channel, work: Callable[[], Value]) -> Value:
     return patiently(work, channel.path, threading.Event(), Progress("", 0, 0))
+
+
+def _s3(channel: Channel, environ: Mapping[str, str]) -> Listed:
+    from .from_s3 import Objects
+    from .s3 import Bucket
+
+    return Objects(environ), Bucket(channel.path, environ).objects(channel.s3_type)
+
+
+def _web(channel: Channel, environ: Mapping[str, str]) -> Listed:
+    from .from_web import Web
+
+    web = Web()
+    return web, _patiently(channel, lambda: web.items(channel.path, manifest=channel.s3_type == "ManifestFile"))
+
+
+def _hub(channel: Channel, environ: Mapping[str, str]) -> Listed:
+    from .from_hub import Dataset
+
+    dataset = Dataset(channel.path)
+    return dataset, _patiently(channel, dataset.files)
+
+
+def _model(channel: Channel, environ: Mapping[str, str]) -> Listed:
+    model = _model_store().source_of(channel.path, environ)
+    return model, model.items()
+
+
+def _rclone(channel: Channel, environ: Mapping[str, str]) -> Listed:
+    from .from_rclone import Remote
+
+    remote = Remote(channel.path, environ)
+    return remote, _patiently(channel, remote.items)
+
+
+def _is_lister(found: object, scheme: str) -> bool:
+    return callable(found)
+
+
+# What lists a channel, by the scheme of its address. Packages add others by entry points of `GROUP`.
+_LISTERS: dict[str, Lister] = {
+    "s3": _s3, "http": _web, "https": _web, "hf": _hub, "model": _model, "gs": _rclone, "rclone": _rclone,
+}  # fmt: skip
