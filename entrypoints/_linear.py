@@ -17,7 +17,7 @@ from typing import Any
 import numpy
 import scipy.sparse
 import skops.io
-from _columns import OF_XGBOOST, Features, Target
+from _columns import OF_CATBOOST, OF_XGBOOST, Features, Target
 from _common import Problem
 from _ring import Ring, first_line
 from sklearn import __version__ as version
@@ -41,7 +41,7 @@ TREES = {
     "eta", "gamma", "max_depth", "max_leaves", "grow_policy", "min_child_weight", "max_delta_step", "subsample", "max_bin",
     "colsample_bytree", "colsample_bylevel", "colsample_bynode", "num_parallel_tree", "tree_method", "rate_drop", "booster",
     "early_stopping_rounds", "min_data_in_leaf", "bagging_freq", "huber_slope", "base_score",
-    *OF_XGBOOST,
+    *OF_XGBOOST, *OF_CATBOOST,
 }  # fmt: skip
 
 

@@ -49,6 +49,10 @@ OTHER_NAMES = {  # LightGBM's and CatBoost's, and ours, which are XGBoost's
     "border_count": "max_bin", "random_seed": "seed", "thread_count": "nthread",
     "min_split_loss": "gamma", "reg_lambda": "lambda", "reg_alpha": "alpha",
 }  # fmt: skip
+OTHER_VALUES = {  # theirs, and ours
+    "max_depth": {-1: 0}, "nthread": {-1: 0}, "eval_metric": {("auto",): None}, "max_bin": {"Auto": 256},
+    "grow_policy": {"Depthwise": "depthwise", "Lossguide": "lossguide", "SymmetricTree": "symmetric"},
+}  # fmt: skip
 METRICS = {"xgboost": _measures.require_known}  # libraries whose metrics are known before they are loaded
 
 
@@ -61,6 +65,8 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
             if getattr(hp, usual) not in (value, parser.get_default(usual)):
                 raise Problem(f"{name} is {usual} by another name: give one of the two")
             setattr(hp, usual, value)
+    for name, same in OTHER_VALUES.items():
+        setattr(hp, name, same.get(getattr(hp, name), getattr(hp, name)))
     hp.asked = {name for name, value in vars(hp).items() if value != parser.get_default(name)}
     if hp.objective == "reg:linear":
         hp.objective = "reg:squarederror"  # its name in XGBoost 0.90
