@@ -16,6 +16,7 @@ from __future__ import annotations
 from _common import Parser, Problem, need, note, run
 
 from trainshed.checkpoint import CheckpointError, listen
+from trainshed.contract.hyperparameters import decode_value
 
 if __name__ == "__main__":
     listen()  # before XGBoost is imported: that takes a second, and a stop in that time shall end with status 0 too
@@ -23,6 +24,7 @@ if __name__ == "__main__":
 
 import importlib
 import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -79,11 +81,20 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
         raise Problem(f"_kfold is served with library xgboost, not {hp.library}")
     if hp.csv_weights and hp.weight:
         raise Problem("csv_weights and weight both say what weighs the rows: give one of the two")
-    tuned = (hp._tuning_objective_metric or "").rpartition(":")[2]
+    tuned = (hp._tuning_objective_metric or asked_by_the_tuner()).rpartition(":")[2]
     if tuned:
         hp.eval_metric = (*(name for name in hp.eval_metric or () if name != tuned), tuned)
     METRICS.get(hp.library, lambda names: None)(hp.eval_metric or ())
     return hp
+
+
+def asked_by_the_tuner() -> str:
+    """The metric of a tuning job, which is in the job's file alone: `train` keeps it from command lines."""
+    file = Path(os.environ.get("SM_INPUT_CONFIG_DIR", ""), "hyperparameters.json")
+    try:
+        return str(decode_value(json.loads(file.read_text(encoding="utf-8")).get("_tuning_objective_metric") or ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def engine_of(library: str) -> Any:

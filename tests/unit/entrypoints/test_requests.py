@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -124,6 +125,16 @@ def test_values_of_other_libraries_are_ours(module: Module) -> None:
     hp = module("tabular").hyperparameters((*words, "--eval_metric", "auto", "--max_depth", "-1"))
 
     assert (hp.grow_policy, hp.max_bin, hp.nthread, hp.eval_metric, hp.max_depth) == ("lossguide", 256, 0, None, 0)
+
+
+@pytest.mark.parametrize("written", ["validation:f1", '"validation:f1"'])  # the SDK encodes values, and others do not
+def test_the_metric_of_a_tuning_job_comes_from_the_jobs_file(
+    module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    (tmp_path / "hyperparameters.json").write_text(json.dumps({"_tuning_objective_metric": written}))
+    monkeypatch.setenv("SM_INPUT_CONFIG_DIR", str(tmp_path))
+
+    assert module("tabular").hyperparameters(["--eval_metric", "error"]).eval_metric == ("error", "f1")
 
 
 def test_the_whole_request_of_the_public_page_is_taken(look: Callable[..., str]) -> None:
