@@ -151,7 +151,9 @@ def _content(message: dict[str, Any], at: str, unfold: bool) -> tuple[Any, list[
         return "", [], [_call(one, at) for one in (found if isinstance(found, list) else [found])]
     if not isinstance(given, list):
         return given, [], []
-    texts, thoughts, calls = [], [], []
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls = []
     for index, part in enumerate(given):
         kind = part.get("type", "text") if isinstance(part, dict) else "text" if isinstance(part, str) else kind_of(part)
         value = part if isinstance(part, str) else part.get(kind, part.get("value")) if isinstance(part, dict) else None

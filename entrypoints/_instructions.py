@@ -140,6 +140,7 @@ def prompts(path: str, chat: bool) -> list[tuple[dict[str, Any], str | list[Mess
             given = content.get("messages", content.get("prompt"))
             if given is None:
                 raise Bad(f"has neither prompt nor messages (its fields: {names_of(content)})")
+            _forms.tools_of(content)  # they are looked at before the model is loaded
             name = "messages" if "messages" in content else "prompt"
             prompt = (
                 text_of(given, name) if isinstance(given, str) else _question(_messages(given, name, Counter())[0], name)
@@ -219,10 +220,10 @@ class Reader:
             left_out = tuple(len(before) + index for index in left_out)
             chat = Chat(before + after, len(before), where, left_out, _forms.tools_of(content))
             return _to_learn(chat, name)
-        before, after = text_of(prompt, "prompt"), text_of(answer, name)
+        asked, said = text_of(prompt, "prompt"), text_of(answer, name)
         if self.prompt_format == "chat":
-            return Chat(({"role": "user", "content": before}, {"role": "assistant", "content": after}), 1, where)
-        return Plain(before, after, where)
+            return Chat(({"role": "user", "content": asked}, {"role": "assistant", "content": said}), 1, where)
+        return Plain(asked, said, where)
 
 
 def _read(content: dict[str, Any], *names: str) -> tuple[str, ...]:

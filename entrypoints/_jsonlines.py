@@ -1,15 +1,19 @@
-"""Reads files of JSON lines, and says what is wrong with one: line, field, value. Imports the standard library alone."""
+"""Reads files of JSON lines, of JSON lists and of Parquet, and says what is wrong with one: row, field, value.
+
+Imports the standard library alone, and pyarrow where there is Parquet.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from _common import Problem, folder
 
-Row, Made = TypeVar("Row"), TypeVar("Made")
+Row = TypeVar("Row")
+Made = TypeVar("Made")
 SHOWN = 60  # characters of a value in a message
 
 
@@ -17,7 +21,7 @@ class Bad(Exception):
     """What is wrong with one line."""
 
 
-def files_below(path: str, what: str, kinds: dict[str, tuple[str, ...]]) -> tuple[Path, list[Path]]:
+def files_below(path: str, what: str, kinds: Mapping[str, tuple[str, ...]]) -> tuple[Path, list[Path]]:
     """A folder and its files of these kinds, by their endings, in order of their names. Raises Problem if there is none."""
     root = folder(path, what)
     endings = tuple(ending for each in kinds.values() for ending in each)
@@ -31,7 +35,7 @@ def files_below(path: str, what: str, kinds: dict[str, tuple[str, ...]]) -> tupl
 def examples_below(
     path: str,
     what: str,
-    kinds: dict[str, tuple[str, ...]],
+    kinds: Mapping[str, tuple[str, ...]],
     rows: Callable[[Path, str], Iterable[tuple[str, Row]]],
     example: Callable[[Row, str], Made],
 ) -> list[Made]:

@@ -166,6 +166,7 @@ def test_the_whole_request_of_the_public_page_is_taken(look: Callable[..., str])
         (["--loss_function", "RMSE"], "loss_function is not served: objective says what is learnt"),
         (["--use_dask_gpu_training", "true"], "use_dask_gpu_training is not served: trees are grown on CPUs"),
         (["--eval_metric", "f1_bin"], "eval_metric f1_bin is not a metric of XGBoost: did you mean f1_binary?"),
+        (["--eval_metric", "auc@0.5"], "eval_metric auc@0.5: auc takes no number behind @, as error, map, ndcg"),
         (["--eval_metric", "auc", "--objective", "reg:gamma"], "eval_metric auc measures classes, and reg:gamma has none"),
         (["--eval_metric", "aft-nloglik"], "eval_metric aft-nloglik is of survival:aft"),
         (["--eval_metric", "accuracy"], "eval_metric accuracy measures classes, and reg:squarederror has none"),
