@@ -55,6 +55,8 @@ class Engine:
 
     name, version, file, kind = "lightgbm", lightgbm.__version__, FILE, "gain"
     forgets = continues = True
+    live: Any
+    network: dict[str, Any]
 
     def prepare(self, hp: Namespace, target: Target, features: Features, ring: Ring) -> None:
         """Takes the settings. Raises Problem for what is not served."""

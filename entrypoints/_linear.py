@@ -66,6 +66,7 @@ class Engine:
 
     name, version, file, kind = "linear", version, FILE, "size of coefficients"
     forgets = continues = False
+    fitted: Any
 
     def __init__(self, taken: Taken = Taken()) -> None:
         self.taken = taken
@@ -80,7 +81,7 @@ class Engine:
             raise Problem(f"objective {hp.objective} is not served with library linear: {', '.join(SERVED)}")
         self.names = list(hp.eval_metric or [SERVED[hp.objective]])
         number = target.count == 0
-        known = ("rmse", "mae") if number else ("mlogloss", "merror")
+        known: tuple[str, ...] = ("rmse", "mae") if number else ("mlogloss", "merror")
         if hp.objective == "binary:logistic":
             known = ("logloss", "error", "auc")
         if wrong := [name for name in self.names if name not in known]:

@@ -70,7 +70,7 @@ class Encoder:
             some = examples[start : start + AT_ONCE]
             chats = [isinstance(example, Chat) for example in some]
             texts, spans = zip(*map(self._text, some), strict=True)
-            encoded = {}
+            encoded: dict[int, tuple[Any, int]] = {}
             for kind in set(chats):  # a template writes the special tokens itself
                 chosen = [index for index, chat in enumerate(chats) if chat == kind]
                 made = self.tokenizer(
@@ -216,9 +216,10 @@ class Encoder:
         """What the chat template writes; raises Problem if it refuses."""
         self._require_template()
         with _said(where):
-            return self.tokenizer.apply_chat_template(
+            written = self.tokenizer.apply_chat_template(
                 list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation
             )
+        return str(written)
 
     def _render(self, chat: Chat, count: int, generation: bool) -> str:
         """The first messages of a conversation."""
@@ -232,11 +233,13 @@ class Encoder:
             return self._render(chat, len(chat.messages), False), []
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        special: dict[str, Any] = dict(self.tokenizer.special_tokens_map)
         with _said(chat.where):
-            texts, marks = render_jinja_template(
+            found: Any = render_jinja_template(
                 [list(chat.messages)], tools=list(chat.tools) or None, chat_template=template,
-                return_assistant_tokens_mask=True, **self.tokenizer.special_tokens_map,
+                return_assistant_tokens_mask=True, **special,
             )  # fmt: skip
+        texts, marks = found
         return texts[0], [(start, end) for start, end in marks[0]]
 
     def _require_template(self) -> None:

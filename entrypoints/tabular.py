@@ -51,7 +51,7 @@ OTHER_NAMES = {  # LightGBM's and CatBoost's, and ours, which are XGBoost's
     "border_count": "max_bin", "random_seed": "seed", "thread_count": "nthread",
     "min_split_loss": "gamma", "reg_lambda": "lambda", "reg_alpha": "alpha",
 }  # fmt: skip
-OTHER_VALUES = {  # theirs, and ours
+OTHER_VALUES: dict[str, dict[Any, Any]] = {  # theirs, and ours
     "max_depth": {-1: 0}, "nthread": {-1: 0}, "eval_metric": {("auto",): None}, "max_bin": {"Auto": 256},
     "grow_policy": {"Depthwise": "depthwise", "Lossguide": "lossguide", "SymmetricTree": "symmetric"},
 }  # fmt: skip
