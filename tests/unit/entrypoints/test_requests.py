@@ -96,12 +96,13 @@ def test_every_public_name_is_known(program: str) -> None:
     ("program", "values"),
     [
         ("tabular", {"max_bin": "Auto", "boosting_type": "Auto", "grow_policy": "SymmetricTree", "thread_count": "-1"}),
+        ("linear", {"normalize_data": "True", "unbias_data": "False", "normalize_label": True}),
         ("linear", {"normalize_data": "auto", "positive_example_weight_mult": "auto", "num_calibration_samples": "auto"}),
         ("semantic_segmentation", {"use_pretrained_model": "True"}),
         ("image_classification", {"precision_dtype": "float16", "kv_store": "dist_async"}),
     ],
 )
-def test_values_of_the_public_pages_are_taken(program: str, values: dict[str, str]) -> None:
+def test_values_of_the_public_pages_are_taken(program: str, values: dict[str, Any]) -> None:
     declared = read(str(ENTRYPOINTS / f"{program}{ENDING}")).hyperparameters
 
     for name, value in values.items():

@@ -74,6 +74,8 @@ class Hyperparameter(Record):
         if self.type == "list":
             parts = value if isinstance(value, (list, tuple)) else text.split(",")
             return tuple(part.strip() for part in map(_text, parts) if part.strip())
+        if text.lower() in self.choices and text in ("True", "False"):  # as a command line has a value of JSON
+            text = text.lower()
         self._chosen(text)
         return text
 
