@@ -66,5 +66,5 @@ def load(hp: Namespace, read_channel: Callable[..., tuple[Any, Any, str]]) -> Da
     if parts[0] is None and hp.validation_fraction:
         kept, held_out = _images.split(train.labels, hp.validation_fraction, hp.seed)
         parts[0] = Subset(train, held_out) if held_out else None
-        return Data(Subset(train, kept), *parts, checksum, classes, train.shape)
-    return Data(train, *parts, checksum, classes, train.shape)
+        return Data(Subset(train, kept), parts[0], parts[1], checksum, classes, train.shape)
+    return Data(train, parts[0], parts[1], checksum, classes, train.shape)

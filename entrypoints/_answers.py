@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from _common import Problem, World
+from _forms import tools_of
 from _instructions import prompts
 from _pretrained import context, fingerprint, load_adapter, load_model, load_tokenizer
 from _turns import Encoder
@@ -40,7 +41,7 @@ def answer(hp: Namespace, base: str | None) -> None:
     for number, (line, prompt) in enumerate(given, 1):
         where = f"{hp.predict}: prompt {number}"
         chat = not isinstance(prompt, str)
-        text = encoder.render(prompt, True, where) if chat else prompt
+        text = prompt if isinstance(prompt, str) else encoder.render(prompt, True, where, tools_of(line))
         tokens = tokenizer(text, add_special_tokens=not chat, return_tensors="pt")["input_ids"].to(world.device)
         room = hp.max_new_tokens if most is None else min(hp.max_new_tokens, most - tokens.shape[1])
         if room < 1:

@@ -208,7 +208,7 @@ def _of_picture(path: Path, name: str, found: _Found) -> None:
 
 def _size(found: _Found, name: str, said: Any) -> None:
     """Keeps what annotations say of a picture's size, if they do: some write 0."""
-    size = (said.get("width"), said.get("height")) if isinstance(said, dict) else (0, 0)
+    size: tuple[Any, Any] = (said.get("width"), said.get("height")) if isinstance(said, dict) else (0, 0)
     if all(isinstance(side, int) and side > 0 for side in size):
         found.sizes[name] = size
 

@@ -19,7 +19,7 @@ from typing import Any
 import catboost
 import numpy
 import scipy.sparse
-from _columns import OF_XGBOOST, Features, Target
+from _columns import OF_CATBOOST, OF_XGBOOST, Features, Target
 from _common import Problem
 from _ring import Ring, first_line
 from catboost import CatBoostError
@@ -29,8 +29,7 @@ NEVER = 10**9  # seconds between snapshots: one is written at the end of a call,
 NAMES = {
     "eta": "learning_rate", "max_depth": "depth", "lambda": "l2_leaf_reg", "max_bin": "border_count",
     "colsample_bylevel": "rsm",
-    **{name: name for name in ("subsample", "scale_pos_weight", "min_data_in_leaf", "max_leaves", "random_strength",
-                               "bagging_temperature", "bootstrap_type", "boosting_type")},
+    **{name: name for name in ("subsample", "scale_pos_weight", "min_data_in_leaf", "max_leaves", *OF_CATBOOST)},
 }  # fmt: skip
 NOT_SERVED = ("gamma", "alpha", "min_child_weight", "max_delta_step", "colsample_bytree", "colsample_bynode", "base_score",
               "num_parallel_tree", "tree_method", "rate_drop", "skip_drop", "one_drop", "sample_type", "normalize_type",

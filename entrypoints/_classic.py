@@ -162,7 +162,7 @@ def rows_of(features: Any, table: Any, where: str) -> Rows:
     features.check(table, where)
     if table.sparse is None:
         values = numpy.stack([table.columns[name] for name in features.columns], axis=1)
-        wrong = numpy.argwhere(~numpy.isfinite(values))
+        wrong: Any = numpy.argwhere(~numpy.isfinite(values))
         name = features.columns[wrong[0][1]] if len(wrong) else ""
     else:
         values = widened(table.sparse, features.width).astype(numpy.float64)
@@ -333,7 +333,7 @@ def require_finite(fitted: Fitted) -> None:
     parts = [step for _, step in fitted.estimator.steps] if hasattr(fitted.estimator, "steps") else [fitted.estimator]
     arrays = [(name, value) for part in parts for name, value in vars(part).items() if isinstance(value, numpy.ndarray)]
     for name, value in (*arrays, *fitted.metrics.items()):
-        if numpy.asarray(value).dtype.kind == "f" and not numpy.isfinite(value).all():
+        if numpy.asarray(value).dtype.kind == "f" and not numpy.isfinite(numpy.asarray(value)).all():
             raise Problem(
                 f"{name.rstrip('_')} is not a finite number: no model is written; look for very large values in the data"
             )

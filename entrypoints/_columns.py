@@ -18,6 +18,7 @@ from _tables import Table, has_values, widened
 OF_XGBOOST = ("quantile_alpha", "aft_loss_distribution", "aft_loss_distribution_scale", "monotone_constraints",
               "interaction_constraints", "updater", "process_type", "refresh_leaf", "sampling_method", "group",
               "target_upper")  # fmt: skip
+OF_CATBOOST = ("random_strength", "bootstrap_type", "bagging_temperature", "boosting_type", "sampling_frequency")
 MOST_CATEGORIES = 10_000  # of a column; one with more is an identifier or free text
 SHOWN = 5
 LIMITS = {  # what the labels of an objective have to be, as XGBoost's own checks have it, and how that is said

@@ -150,11 +150,14 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(unknown[0], names, n=1)
             hint = f"; did you mean {near[0]}?" if near else "; --help lists them"
             raise Problem(f"there is no hyperparameter {' '.join(unknown[:2])}{hint}")
+        in_vain: dict[str, list[str]] = {}
         for one in self.declaration:
             if said := one.said_of(getattr(known, one.name)):
                 if one.refused:
                     raise Problem(said)
-                note(said)
+                in_vain.setdefault(one.changes_nothing, []).append(one.name)
+        for why, names in in_vain.items():
+            note(f"{', '.join(names)} change{'s' * (len(names) == 1)} nothing: {why}")
         return known
 
     def error(self, message: str) -> NoReturn:

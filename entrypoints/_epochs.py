@@ -35,7 +35,7 @@ class Task:
     """
 
     program: str
-    network: nn.Module
+    network: Any
     count: int
     facts: dict[str, Any]
     watched: str = ""

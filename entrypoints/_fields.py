@@ -10,20 +10,19 @@ from collections.abc import Collection
 from typing import Any
 
 from _common import note
-from _jsonlines import Bad, kind_of, shortened, text_of
+from _jsonlines import Bad, shortened
 
-LEARNT = ("weight", "train", "training")  # of a message: whether it is learnt
-_PICTURES = "pictures, sounds and videos are not served: take their lines out"
-_TOOLS = "tools and their calls are not served: take such lines out, or write the calls into content"
+LEARNT = ("weight", "train", "training", "loss_weight")  # of a message: whether it is learnt
+PICTURES = "pictures, sounds and videos are not served: take their lines out"
+_TOOLS = "tools and their calls are of messages: write the line as messages"
 REFUSED = {  # field -> what to do; of a line and of a message
     "tools": _TOOLS, "functions": _TOOLS, "tool_calls": _TOOLS, "function_call": _TOOLS,
-    "image": _PICTURES, "images": _PICTURES, "audio": _PICTURES, "audios": _PICTURES,
-    "video": _PICTURES, "videos": _PICTURES,
+    "image": PICTURES, "images": PICTURES, "audio": PICTURES, "audios": PICTURES, "video": PICTURES, "videos": PICTURES,
     "train_detail": "parts of a message cannot be left out: train and weight are of whole messages",
     "training_detail": "parts of a message cannot be left out: train and weight are of whole messages",
     "chat_template_kwargs": "templates are given messages alone: write what it asks for into them",
     "system": "write it as the first message, with the role system",
-    "history": "write earlier turns as messages",
+    "history": "write the line as messages, or as instruction and output",
 }  # fmt: skip
 SHOWN = 8  # fields in the note about those that are not read
 
@@ -61,21 +60,6 @@ def check_line(content: dict[str, Any], read: Collection[str], unread: Counter[s
         if content.get(name, 1) not in (1, None):
             raise Bad(f"{name} is {shortened(content[name])}: lines have no weights here: leave it out, or the line")
     check(content, (*read, *LEARNT), "", unread)
-
-
-def text_in(given: Any, at: str) -> str:
-    """The text of a message's content: a string, or a list of parts that are texts. Raises Bad."""
-    if not isinstance(given, list) or not given:
-        return text_of(given, at)
-    texts = []
-    for index, part in enumerate(given):
-        kind = part.get("type", "text") if isinstance(part, dict) else kind_of(part)
-        if kind != "text" and not isinstance(part, str):
-            raise Bad(f"{at}[{index}] is of type {shortened(kind)}: {_PICTURES}")
-        texts.append(part if isinstance(part, str) else part.get("text"))
-    if wrong := [one for one in texts if not isinstance(one, str)]:
-        raise Bad(f"{at}: the text of a part is {kind_of(wrong[0])}, not a string")
-    return text_of("".join(texts), at)
 
 
 def note_unread(unread: Counter[str], what: str) -> None:

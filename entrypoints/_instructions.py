@@ -1,12 +1,11 @@
-"""Reads instructions and preferences: files of JSON lines, each line checked before anything is trained on it.
+"""Reads instructions and preferences: JSON or Parquet, each row checked before anything is trained on it.
 
-Imports the standard library alone, so that bad data is named before torch is loaded. The fields are those that TRL and
-the hubs' data sets use: `messages`; `prompt` and `completion`; `text`; `prompt`, `chosen` and `rejected`.
+Bad data is named before torch is loaded. The fields are those that TRL and the hubs' data sets use: `messages`; `prompt`
+and `completion`; `text`; `prompt`, `chosen` and `rejected`; and what `_forms` brings into these.
 """
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -15,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import _fields
+import _forms
 import _told
 from _common import Problem
-from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened, text_of
+from _forms import Message
+from _jsonlines import ROWS, Bad, examples_below, kind_of, lines, names_of, object_of, rows, text_of
 
-ROLES = ("system", "user", "assistant", "tool")
-SAME_AS = {"developer": "system"}  # OpenAI's newer name
-OTHER_NAMES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "function": "tool"}
-FIELDS = {"sft": "messages, prompt and completion, or text", "dpo": "prompt, chosen and rejected"}
-
-Message = dict[str, str]
+FIELDS = {
+    "sft": "messages, prompt and completion, instruction and output, or text",
+    "dpo": "prompt, chosen and rejected",
+}
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,14 @@ class Plain:
 class Chat:
     """A conversation. first: index of the first message whose text is learnt, if it is an assistant's.
 
-    left_out: indices of those that are not learnt, as the data says.
+    left_out: indices of those that are not learnt, as the data says. tools: that the assistant may call.
     """
 
     messages: tuple[Message, ...]
     first: int
     where: str
     left_out: tuple[int, ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 Example = Plain | Chat
@@ -61,15 +61,14 @@ class Pair:
 
 
 def load(path: str, what: str, objective: str, prompt_format: str) -> list[Any]:
-    """The examples (for dpo: pairs) of all files of JSON lines below a folder, in order of files and lines.
+    """The examples (for dpo: pairs) of all files of JSON and Parquet below a folder, in order of files and rows.
 
     Raises:
-        Problem: there is none, or a line is not what it must be; the first such is named, and how many there are.
+        Problem: there is none, or a row is not what it must be; the first such is named, and how many there are.
     """
-    kinds = {"file of JSON lines": (".jsonl", ".json")}
     unread: Counter[str] = Counter()
     read = Reader(objective, prompt_format, unread)
-    found = examples_below(path, what, kinds, lines, read.example)
+    found = examples_below(path, what, ROWS, rows, read.example)
     _fields.note_unread(unread, what)
     return found
 
@@ -110,6 +109,22 @@ def split(examples: Sequence[Any], fraction: float, seed: int) -> tuple[list[Any
     return parts
 
 
+def mixed(examples: Sequence[Any], shares: dict[str, float], seed: int) -> list[Any]:
+    """Examples, those of named files and folders so many times: 2 is twice, 0.5 a random half. Raises Problem."""
+    draw, found, used = random.Random(seed), [], set()
+    for one in examples:
+        place = Path(getattr(one, "chosen", one).where.partition(":")[0])
+        name = next((name for name in (place.parts[0], place.stem) if name in shares), "")
+        share = shares.get(name, 1.0)
+        used.add(name)
+        found += [one] * (int(share) + (draw.random() < share % 1))
+    if unknown := sorted(set(shares) - used):
+        raise Problem(f"mixture: the channel train has no folder or file {unknown[0]}")
+    if not found:
+        raise Problem("mixture: it leaves nothing to train on")
+    return found
+
+
 def prompts(path: str, chat: bool) -> list[tuple[dict[str, Any], str | list[Message]]]:
     """The questions of a file to answer: each line's own object, and the prompt or messages in it. Raises Problem.
 
@@ -125,6 +140,7 @@ def prompts(path: str, chat: bool) -> list[tuple[dict[str, Any], str | list[Mess
             given = content.get("messages", content.get("prompt"))
             if given is None:
                 raise Bad(f"has neither prompt nor messages (its fields: {names_of(content)})")
+            _forms.tools_of(content)  # they are looked at before the model is loaded
             name = "messages" if "messages" in content else "prompt"
             prompt = (
                 text_of(given, name) if isinstance(given, str) else _question(_messages(given, name, Counter())[0], name)
@@ -158,21 +174,21 @@ class Reader:
     prompt_format: str
     unread: Counter[str]
 
-    def example(self, line: bytes, where: str) -> Example | Pair:
-        """The example of a line. Raises Bad."""
-        content = object_of(line)
+    def example(self, row: bytes | dict[str, Any], where: str) -> Example | Pair:
+        """The example of a row. Raises Bad."""
+        content = _forms.in_our_names(object_of(row))
         if self.objective == "dpo":
             return self._pair(content, where)
         if "messages" in content:
-            _fields.check_line(content, ("messages",), self.unread)
+            _fields.check_line(content, ("messages", *_forms.TOOLS), self.unread)
             messages, left_out = _messages(content["messages"], "messages", self.unread)
-            return _to_learn(Chat(messages, 0, where, left_out), "messages")
+            return _to_learn(Chat(messages, 0, where, left_out, _forms.tools_of(content)), "messages")
         if "completion" in content or ("prompt" in content and "text" not in content):
             missing = [name for name in ("prompt", "completion") if name not in content]
             if missing:
                 hint = "; its chosen and rejected are for objective dpo" if "chosen" in content else ""
                 raise Bad(f"has no {missing[0]} (its fields: {names_of(content)}){hint}")
-            _fields.check_line(content, ("prompt", "completion"), self.unread)
+            _fields.check_line(content, _read(content, "completion"), self.unread)
             return self._answer(content, "completion", where)
         if "text" in content:
             _fields.check_line(content, ("text",), self.unread)
@@ -184,7 +200,7 @@ class Reader:
         missing = [name for name in read if name not in content]
         if missing:
             raise Bad(f"has no {missing[0]}; dpo needs {FIELDS['dpo']} (its fields: {names_of(content)})")
-        _fields.check_line(content, read, self.unread)
+        _fields.check_line(content, _read(content, *read), self.unread)
         chosen, rejected = (self._answer(content, name, where) for name in ("chosen", "rejected"))
         if chosen == rejected:
             raise Bad("chosen and rejected are the same")
@@ -202,11 +218,17 @@ class Reader:
             if after[0]["role"] != "assistant":
                 raise Bad(f"{name}[0].role is {after[0]['role']!r}; an answer begins with the assistant's turn")
             left_out = tuple(len(before) + index for index in left_out)
-            return _to_learn(Chat(before + after, len(before), where, left_out), name)
-        before, after = text_of(prompt, "prompt"), text_of(answer, name)
+            chat = Chat(before + after, len(before), where, left_out, _forms.tools_of(content))
+            return _to_learn(chat, name)
+        asked, said = text_of(prompt, "prompt"), text_of(answer, name)
         if self.prompt_format == "chat":
-            return Chat(({"role": "user", "content": before}, {"role": "assistant", "content": after}), 1, where)
-        return Plain(before, after, where)
+            return Chat(({"role": "user", "content": asked}, {"role": "assistant", "content": said}), 1, where)
+        return Plain(asked, said, where)
+
+
+def _read(content: dict[str, Any], *names: str) -> tuple[str, ...]:
+    """Fields that are read of a line with a prompt: lists of messages may come with tools."""
+    return ("prompt", *names, *(_forms.TOOLS if isinstance(content["prompt"], list) else ()))
 
 
 def _to_learn(chat: Chat, name: str) -> Chat:
@@ -227,27 +249,12 @@ def _messages(given: Any, name: str, unread: Counter[str]) -> tuple[tuple[Messag
     left_out = []
     for index, message in enumerate(given):
         at = f"{name}[{index}]"
-        role = _role(message, at)
-        _fields.check(message, ("role", "content", *_fields.LEARNT), at, unread)
-        if role == "system" and message["content"] in ("", None, []):
+        made = _forms.message_of(message, at, unread)
+        if made["role"] == "system" and not made["content"]:
             continue
         if not _fields.is_learnt(message, at):
             left_out.append(len(messages))
-        messages.append({"role": role, "content": _fields.text_in(message["content"], f"{at}.content")})
+        messages.append(made)
     if not messages:
         raise Bad(f"{name} is empty")
     return tuple(messages), tuple(left_out)
-
-
-def _role(message: Any, at: str) -> str:
-    if not isinstance(message, dict):
-        raise Bad(f"{at} is {kind_of(message)}, not an object with role and content")
-    for field in ("role", "content"):
-        if field not in message:
-            hint = " (from and value are other names for role and content: rename them)" if "from" in message else ""
-            raise Bad(f"{at} has no {field} (its fields: {names_of(message)}){hint}")
-    role = message["role"]
-    if isinstance(role, str) and (role in ROLES or role in SAME_AS):
-        return SAME_AS.get(role, role)
-    near = OTHER_NAMES.get(str(role).lower()) or next(iter(difflib.get_close_matches(str(role), ROLES, 1)), "")
-    raise Bad(f"{at}.role is {shortened(role)}, not one of {', '.join(ROLES)}" + (f"; write {near}" if near else ""))

@@ -1,15 +1,19 @@
-"""Reads files of JSON lines, and says what is wrong with one: line, field, value. Imports the standard library alone."""
+"""Reads files of JSON lines, of JSON lists and of Parquet, and says what is wrong with one: row, field, value.
+
+Imports the standard library alone, and pyarrow where there is Parquet.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from _common import Problem, folder
 
-Row, Made = TypeVar("Row"), TypeVar("Made")
+Row = TypeVar("Row")
+Made = TypeVar("Made")
 SHOWN = 60  # characters of a value in a message
 
 
@@ -17,7 +21,7 @@ class Bad(Exception):
     """What is wrong with one line."""
 
 
-def files_below(path: str, what: str, kinds: dict[str, tuple[str, ...]]) -> tuple[Path, list[Path]]:
+def files_below(path: str, what: str, kinds: Mapping[str, tuple[str, ...]]) -> tuple[Path, list[Path]]:
     """A folder and its files of these kinds, by their endings, in order of their names. Raises Problem if there is none."""
     root = folder(path, what)
     endings = tuple(ending for each in kinds.values() for ending in each)
@@ -31,7 +35,7 @@ def files_below(path: str, what: str, kinds: dict[str, tuple[str, ...]]) -> tupl
 def examples_below(
     path: str,
     what: str,
-    kinds: dict[str, tuple[str, ...]],
+    kinds: Mapping[str, tuple[str, ...]],
     rows: Callable[[Path, str], Iterable[tuple[str, Row]]],
     example: Callable[[Row, str], Made],
 ) -> list[Made]:
@@ -75,7 +79,65 @@ def lines(file: Path, name: str) -> Iterator[tuple[str, bytes]]:
         raise Problem(f"{file} cannot be read: {error.strerror}") from error
 
 
-def object_of(line: bytes) -> dict[str, Any]:
+ROWS = {"file of JSON lines, or of a JSON list": (".jsonl", ".json"), "of Parquet": (".parquet",)}
+
+
+def rows(file: Path, name: str) -> Iterator[tuple[str, bytes | dict[str, Any]]]:
+    """(where, row) of the lines of a file, of the elements of its JSON list, or of its rows of Parquet. Raises Problem."""
+    if file.suffix == ".parquet":
+        yield from _parquet(file, name)
+    elif _begins(file) == b"[":
+        yield from _elements(file, name)
+    else:
+        yield from lines(file, name)
+
+
+def _begins(file: Path) -> bytes:
+    line = next((line for _, line in lines(file, "")), b"")
+    return b"" if line.strip() == b"[]" else line.lstrip()[:1]
+
+
+def _elements(file: Path, name: str) -> Iterator[tuple[str, Any]]:
+    try:
+        content = json.loads(file.read_bytes().decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise Problem(f"{file} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except (OSError, RecursionError, ValueError) as error:
+        raise Problem(f"{file} cannot be read as JSON: {error}") from error
+    yield from ((f"{name}: element {number}", element) for number, element in enumerate(content, 1))
+
+
+def _parquet(file: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise Problem(f"{file}: Parquet needs pyarrow, not installed here: pip install 'trainshed[data]'") from error
+    number = 0
+    try:
+        for batch in ParquetFile(file).iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{name}: row {number}", _without_nothing(row)
+    except (OSError, ArrowException) as error:
+        raise Problem(f"{file} cannot be read as Parquet: {error}") from error
+
+
+def _without_nothing(value: Any) -> Any:
+    """Without the fields that a column of objects gives each object of it, as some of them have these."""
+    if isinstance(value, list):
+        return [_without_nothing(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _without_nothing(one) for name, one in value.items() if one is not None}
+    return value
+
+
+def object_of(line: Any) -> dict[str, Any]:
+    """The object of a line, or a row that is read already. Raises Bad."""
+    if isinstance(line, dict):
+        return line
+    if not isinstance(line, bytes):
+        raise Bad(f"is {kind_of(line)}, not an object like {{...}}")
     try:
         content = json.loads(line.rstrip(b"\r\n").decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -17,7 +17,7 @@ from typing import Any
 
 import lightgbm
 import numpy
-from _columns import OF_XGBOOST, Features, Target
+from _columns import OF_CATBOOST, OF_XGBOOST, Features, Target
 from _common import Problem
 from _ring import Ring, first_line
 from lightgbm.basic import LightGBMError
@@ -42,7 +42,8 @@ METRICS = {
     "aucpr": "average_precision", "mlogloss": "multi_logloss", "merror": "multi_error", "mse": "l2",
 }  # fmt: skip
 NOT_SERVED = ("colsample_bylevel", "grow_policy", "num_parallel_tree", "base_score", "huber_slope", "rate_drop", "skip_drop",
-              "one_drop", "sample_type", "normalize_type", "tree_method", *OF_XGBOOST)  # fmt: skip
+              "one_drop", "sample_type", "normalize_type", "tree_method", *OF_XGBOOST,
+              *OF_CATBOOST)  # fmt: skip
 
 
 class Engine:
@@ -54,6 +55,8 @@ class Engine:
 
     name, version, file, kind = "lightgbm", lightgbm.__version__, FILE, "gain"
     forgets = continues = True
+    live: Any
+    network: dict[str, Any]
 
     def prepare(self, hp: Namespace, target: Target, features: Features, ring: Ring) -> None:
         """Takes the settings. Raises Problem for what is not served."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy
 import scipy.sparse
 import skops.io
-from _columns import OF_XGBOOST, Features, Target
+from _columns import OF_CATBOOST, OF_XGBOOST, Features, Target
 from _common import Problem
 from _ring import Ring, first_line
 from sklearn import __version__ as version
@@ -41,7 +41,7 @@ TREES = {
     "eta", "gamma", "max_depth", "max_leaves", "grow_policy", "min_child_weight", "max_delta_step", "subsample", "max_bin",
     "colsample_bytree", "colsample_bylevel", "colsample_bynode", "num_parallel_tree", "tree_method", "rate_drop", "booster",
     "early_stopping_rounds", "min_data_in_leaf", "bagging_freq", "huber_slope", "base_score",
-    *OF_XGBOOST,
+    *OF_XGBOOST, *OF_CATBOOST,
 }  # fmt: skip
 
 
@@ -66,6 +66,7 @@ class Engine:
 
     name, version, file, kind = "linear", version, FILE, "size of coefficients"
     forgets = continues = False
+    fitted: Any
 
     def __init__(self, taken: Taken = Taken()) -> None:
         self.taken = taken
@@ -80,7 +81,7 @@ class Engine:
             raise Problem(f"objective {hp.objective} is not served with library linear: {', '.join(SERVED)}")
         self.names = list(hp.eval_metric or [SERVED[hp.objective]])
         number = target.count == 0
-        known = ("rmse", "mae") if number else ("mlogloss", "merror")
+        known: tuple[str, ...] = ("rmse", "mae") if number else ("mlogloss", "merror")
         if hp.objective == "binary:logistic":
             known = ("logloss", "error", "auc")
         if wrong := [name for name in self.names if name not in known]:

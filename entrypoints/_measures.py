@@ -20,6 +20,7 @@ OF_CLASSES = ("accuracy", "balanced_accuracy", "f1", "f1_binary", "f1_macro", "p
 OF_NUMBERS = ("mse", "r2")
 OURS = (*OF_CLASSES, *OF_NUMBERS)
 HIGHER_IS_BETTER = (*OF_CLASSES, "r2", "auc", "aucpr", "map", "ndcg", "pre", "interval-regression-accuracy")
+WITH_A_NUMBER = ("error", "map", "ndcg", "pre", "tweedie-nloglik")  # behind @
 OF_ORDER = ("auc", "aucpr")  # measured where there are classes or groups alone
 AVERAGES = {"f1": "macro", "f1_binary": "binary", "precision": "binary", "recall": "binary"}  # else by the name's end
 
@@ -32,6 +33,8 @@ def require_known(names: Sequence[str]) -> None:
             near = difflib.get_close_matches(bare, (*XGBOOST, *OURS), n=1)
             hint = f"did you mean {near[0]}?" if near else ", ".join((*XGBOOST, *OURS))
             raise Problem(f"eval_metric {name} is not a metric of XGBoost: {hint}")
+        if "@" in name and bare not in WITH_A_NUMBER:
+            raise Problem(f"eval_metric {name}: {bare} takes no number behind @, as {', '.join(WITH_A_NUMBER)} do")
 
 
 def require_fit(names: Sequence[str], objective: str, classes: int) -> None:

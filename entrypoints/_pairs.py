@@ -80,9 +80,9 @@ def _rows(file: Path, name: str) -> Iterator[tuple[str, dict[str, Any] | Bad]]:
     names = [cell.strip() for cell in next(rows, (0, []))[1]]
     if double := [key for one in FORMS for key in one if names.count(key) > 1]:
         raise Problem(f"{name}: two columns have the name {double[0]!r} in the header: rename one")
-    for line, cells in rows:
+    for number, cells in rows:
         if len(cells) != len(names):
-            yield f"{name}:{line}", Bad(f"has {len(cells)} cells, the first line has {len(names)}")
+            yield f"{name}:{number}", Bad(f"has {len(cells)} cells, the first line has {len(names)}")
         else:
             row = {key: value for key, value in zip(names, cells, strict=True) if value or key != FORMS[0][2]}
-            yield f"{name}:{line}", row
+            yield f"{name}:{number}", row

@@ -26,7 +26,8 @@ class Pairs(Rows):
 
 def collate_pairs(pairs: Sequence[tuple[Row, Row, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """A batch of B pairs: input_ids, labels and attention_mask (2 B, T), the chosen ones first; references (B, 2)."""
-    batch = collate([pair[side] for side in (0, 1) for pair in pairs])
+    sides: list[Any] = [pair[side] for side in (0, 1) for pair in pairs]
+    batch = collate(sides)
     return {**batch, "references": torch.stack([pair[2] for pair in pairs])}
 
 

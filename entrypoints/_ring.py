@@ -112,7 +112,8 @@ class Ring(Ranks):
             return [value]
         import xgboost.collective as collective
 
-        return [collective.broadcast((value,) if rank == self.rank else None, rank)[0] for rank in range(self.world_size)]
+        broadcast: Callable[..., Any] = collective.broadcast
+        return [broadcast((value,) if rank == self.rank else None, rank)[0] for rank in range(self.world_size)]
 
     def together(self, action: Callable[[], Result]) -> list[Result]:
         """Every rank's result of an action, in order; its Problem, on all ranks, if it fails on one."""

@@ -14,8 +14,8 @@ from typing import Any
 from _cells import MISSING, number
 from _common import Problem, note
 
-SEPARATORS = (",", ";", "\t", "|")
-SPOKEN = {"\t": "tabs"}
+SEPARATORS = (",", ";", "\t", "|", " ")
+SPOKEN = {"\t": "tabs", " ": "spaces"}
 MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORDS = 1000  # by which an encoding is told
 LINES = 50  # that the separator has to fit
@@ -121,8 +121,12 @@ def _told(text: str) -> tuple[str, int]:
 
 
 def _separator(text: str, whole: bool) -> str:
-    """The one that gives each line as many cells, more than one, and most of them numbers; else a comma."""
+    """The one that gives each line as many cells, more than one, and most of them numbers; else a comma.
+
+    Texts have blanks: these separate numbers alone.
+    """
     fitting = {one: part for one in SEPARATORS if (part := _numbers(_rows(text, one, whole))) is not None}
+    fitting = {one: part for one, part in fitting.items() if one != " " or part > 0.5}
     return max(fitting, key=lambda one: fitting[one], default=",")
 
 

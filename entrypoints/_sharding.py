@@ -88,7 +88,7 @@ def part_here(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def whole_state(model: torch.nn.Module) -> dict[str, Any]:
     """All weights, in main memory, on rank 0; nothing on the others. Collective."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 

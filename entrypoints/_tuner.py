@@ -12,7 +12,7 @@ from _common import Problem, World, write_json
 from _sharding import is_sharded, prepare_for
 from _trainer import FiniteTrainer, Reporter, perplexity
 from _turns import IGNORED
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 
 FACTS = "fine_tune.json"  # in a checkpoint: what must be the same for going on from it
 
@@ -22,6 +22,10 @@ class Tuner(FiniteTrainer):
 
     world: the ranks. facts: what a checkpoint says of the job, with `sharding`. share: rows that a rank measures at a time.
     """
+
+    model: Any
+    optimizer: Any
+    control: Any
 
     def __init__(self, world: World, facts: dict[str, Any], share: int, **arguments: Any) -> None:
         self.facts, self.share = facts, share
@@ -60,7 +64,7 @@ class Tuner(FiniteTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def measure(self, rows: Dataset) -> dict[str, float]:
+    def measure(self, rows: Any) -> dict[str, float]:
         """The mean over all rows of what `sums` gives, by name. Collective."""
         training = self.model.training
         self.model.eval()

@@ -45,6 +45,7 @@ def prepare(hp: Namespace, data: dict[str, list[Any]], encoder: Encoder, length:
         if not examples:
             made[part] = kind([])
             continue
+        rows: Any
         if hp.objective == "dpo":
             sides = encoder.rows([side for pair in examples for side in (pair.chosen, pair.rejected)])
             rows, wheres = zip(sides, sides, strict=True), [pair.chosen.where for pair in examples]
@@ -164,7 +165,7 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if not rows["validation"].rows:
         args.eval_strategy = IntervalStrategy.NO
-    parts = {"train_dataset": rows["train"], "eval_dataset": rows["validation"], "callbacks": [reporter]}
+    parts: dict[str, Any] = {"train_dataset": rows["train"], "eval_dataset": rows["validation"], "callbacks": [reporter]}
     if hp.objective == "dpo":
         parts |= {"beta": hp.beta, "pairs": list(rows.values()), "data_collator": collate_pairs}
         trainer = Preferrer(world, facts, share, model=model, args=args, **parts)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 from _common import Problem, note
-from _instructions import Chat, Example, Message
+from _forms import Message
+from _instructions import Chat, Example
 from jinja2 import TemplateError
 from torch.utils.data import Dataset
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 IGNORED = -100  # label of a token that is not learnt
+UNCLEAR = "the tokenizer's chat template writes a turn otherwise once others follow"
 AT_ONCE = 512  # texts given to the tokenizer together
 
 OUR_TEMPLATE = (
@@ -60,7 +62,7 @@ class Encoder:
         if tokenizer.eos_token is None:
             raise Problem("the tokenizer names no eos_token: the model could not learn where an answer ends")
         self.tokenizer, self.loss_on = tokenizer, loss_on
-        self.saw_chat = self.saw_no_end = False
+        self.saw_chat, self.said = False, set[str]()
 
     def rows(self, examples: Sequence[Example]) -> Iterator[Row]:
         """The rows of the examples, in their order; raises Problem."""
@@ -68,7 +70,7 @@ class Encoder:
             some = examples[start : start + AT_ONCE]
             chats = [isinstance(example, Chat) for example in some]
             texts, spans = zip(*map(self._text, some), strict=True)
-            encoded = {}
+            encoded: dict[int, tuple[Any, int]] = {}
             for kind in set(chats):  # a template writes the special tokens itself
                 chosen = [index for index, chat in enumerate(chats) if chat == kind]
                 made = self.tokenizer(
@@ -97,73 +99,95 @@ class Encoder:
             text += "" if text.endswith(self.tokenizer.eos_token) else self.tokenizer.eos_token
             return text, [(0 if self.loss_on == "all" else len(example.prompt), len(text))]
         self.saw_chat = True
-        messages = list(example.messages)
-        text, marked = self._written(messages, example.where)
-        self._require_whole(messages, text, example.where)
-        self._note_no_end(messages, text)
+        text, marked = self._written(example)
+        self._require_whole(example, text)
+        self._note_gaps(example, text)
         if self.loss_on == "all":
             if example.left_out:
                 raise Problem(
                     f"{example.where}: loss_on is all, and the data leaves turns out (weight, train): drop one of them"
                 )
             return text, [(0, len(text))]
-        turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        turns = [index for index, message in enumerate(example.messages) if message["role"] == "assistant"]
         wanted = [index for index in turns if index >= example.first and index not in example.left_out]
         if len(marked) == len(turns):
             return text, [marked[turns.index(index)] for index in wanted]
-        return text, [
-            (self._before(messages, index, text, example.where), self._after(messages, index, text, example.where))
-            for index in wanted
-        ]
+        found = {index: self._span(example, index, text) for index in wanted}
+        spans = [span for span in found.values() if span]
+        if not spans:
+            raise Problem(f"{example.where}: {UNCLEAR}: no turn of the assistant can be told from its prompt")
+        if len(spans) < len(found):
+            self._once(f"{UNCLEAR} ({example.where}): such turns are context, and not learnt")
+        return text, spans
 
-    def _require_whole(self, messages: list[Message], text: str, where: str) -> None:
+    def _once(self, said: str) -> None:
+        if said.partition(" (")[0] not in self.said:
+            self.said.add(said.partition(" (")[0])
+            note(said)
+
+    def _require_whole(self, chat: Chat, text: str) -> None:
         """Raises Problem where the template has written nothing of a message, as those do that want a list of parts."""
         at = 0
-        for index, message in enumerate(messages):
+        for index, message in enumerate(chat.messages):
             found = -1 if message["role"] != "system" else text.find(message["content"].strip())
             for content in _as_written(message["content"]) if found < 0 else ():
                 found = text.find(content, at)
                 if found >= 0:
                     at = found + len(content)
                     break
-            if found < 0:
+            calls = message.get("tool_calls", ())
+            if found < 0 or not all(call["function"]["name"] in text[min(at, found) :] for call in calls):
+                what = " the calls of" if found >= 0 else ""
                 raise Problem(
-                    f"{where}: the tokenizer's chat template writes nothing of message {index} ({message['role']}), or "
-                    "rewrites it: the model would not see what is in the data"
+                    f"{chat.where}: the tokenizer's chat template writes nothing of{what} message {index} "
+                    f"({message['role']}), or rewrites it: the model would not see what is in the data"
                 )
+        if not all(tool["function"]["name"] in text for tool in chat.tools):
+            raise Problem(
+                f"{chat.where}: the tokenizer's chat template writes nothing of the tools: take a model that knows tools, "
+                "or leave them out"
+            )
 
-    def _note_no_end(self, messages: list[Message], text: str) -> None:
-        if not self.saw_no_end and messages[-1]["role"] == "assistant" and text.endswith(messages[-1]["content"].strip()):
-            self.saw_no_end = True
-            note("the chat template writes no end of a turn: the model does not learn where its answer ends")
+    def _note_gaps(self, chat: Chat, text: str) -> None:
+        """Says once what the template leaves out, though a model would need it."""
+        last = chat.messages[-1]
+        if last["role"] == "assistant" and (content := last["content"].strip()) and text.endswith(content):
+            self._once("the chat template writes no end of a turn: the model does not learn where its answer ends")
+        if "thinking" in last and last["thinking"].strip() not in text:
+            self._once("the chat template leaves thoughts out: they are not learnt")
 
-    def _before(self, messages: list[Message], index: int, text: str, where: str) -> int:
+    def _span(self, chat: Chat, index: int, text: str) -> tuple[int, int] | None:
+        """Where an assistant's turn lies, with what ends it; None where the template writes it otherwise there."""
+        begin = self._before(chat, index, text)
+        return None if begin is None or (end := self._after(chat, index, text, begin)) is None else (begin, end)
+
+    def _before(self, chat: Chat, index: int, text: str) -> int | None:
         """Where the text of an assistant's turn begins: behind the prompt that it answers."""
         if index == 0:
             return 0
-        for generation in (True, False):
-            before = self.render(messages[:index], generation, where)
-            if text.startswith(before):
-                return len(before)
-        raise _unclear(where, index)
+        asked, before = (self._render(chat, index, generation) for generation in (True, False))
+        if text.startswith(asked):
+            return len(asked)
+        # Some open a thought in the prompt that they do not write into a finished turn.
+        return max(len(before), self._shared(asked, text)) if text.startswith(before) else None
 
-    def _after(self, messages: list[Message], index: int, text: str, where: str) -> int:
+    def _after(self, chat: Chat, index: int, text: str, begin: int) -> int | None:
         """Where the text of an assistant's turn ends, with what the template ends it with."""
+        messages = chat.messages
         if index == len(messages) - 1:
             return len(text)
-        until = self.render(messages[: index + 1], False, where)
+        until = self._render(chat, index + 1, False)
         if text.startswith(until):
             return len(until)
-        # Some write the last turn otherwise (with an empty thought, or an end of the text): what follows the content in
-        # both is the end of a turn.
-        start = self._before(messages, index, text, where)
-        for content in (messages[index]["content"], messages[index]["content"].strip()):
-            _, found, end = until.rpartition(content)
-            place = text.find(content, start) + len(content)
-            shared = self._shared(end, text[place:]) if found and place >= start + len(content) else 0
-            if shared:
-                return place + shared
-        raise _unclear(where, index)
+        # Some write the last turn otherwise (with a thought, or an end of the text): what follows the content in both is
+        # the end of a turn.
+        content = messages[index]["content"] or messages[index]["tool_calls"][-1]["function"]["name"]
+        for written in (content, content.strip()):
+            _, found, end = until.rpartition(written)
+            place = text.find(written, begin) + len(written)
+            if found and place >= begin + len(written):
+                return place + self._shared(end, text[place:])
+        return None
 
     def _shared(self, one: str, other: str) -> int:
         """Characters with which both begin, without a part of a special token."""
@@ -188,24 +212,34 @@ class Encoder:
             found |= set(first) & set(self.tokenizer.added_tokens_decoder)
         return sorted(found)
 
-    def render(self, messages: list[Message], generation: bool, where: str) -> str:
+    def render(self, messages: Sequence[Message], generation: bool, where: str, tools: Sequence[Any] = ()) -> str:
         """What the chat template writes; raises Problem if it refuses."""
         self._require_template()
         with _said(where):
-            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generation)
+            written = self.tokenizer.apply_chat_template(
+                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation
+            )
+        return str(written)
 
-    def _written(self, messages: list[Message], where: str) -> tuple[str, list[tuple[int, int]]]:
+    def _render(self, chat: Chat, count: int, generation: bool) -> str:
+        """The first messages of a conversation."""
+        return self.render(chat.messages[:count], generation, chat.where, chat.tools)
+
+    def _written(self, chat: Chat) -> tuple[str, list[tuple[int, int]]]:
         """What the chat template writes, and the parts of it that it marks as generated, if it marks any."""
         self._require_template()
         template = self.tokenizer.chat_template
         if not isinstance(template, str) or not re.search(r"\{%-?\s*generation\s*-?%\}", template):
-            return self.render(messages, False, where), []
+            return self._render(chat, len(chat.messages), False), []
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        with _said(where):
-            texts, marks = render_jinja_template(
-                [messages], chat_template=template, return_assistant_tokens_mask=True, **self.tokenizer.special_tokens_map
-            )
+        special: dict[str, Any] = dict(self.tokenizer.special_tokens_map)
+        with _said(chat.where):
+            found: Any = render_jinja_template(
+                [list(chat.messages)], tools=list(chat.tools) or None, chat_template=template,
+                return_assistant_tokens_mask=True, **special,
+            )  # fmt: skip
+        texts, marks = found
         return texts[0], [(start, end) for start, end in marks[0]]
 
     def _require_template(self) -> None:
@@ -228,13 +262,6 @@ def _as_written(content: str) -> list[str]:
     plain = content.strip()
     as_json = (json.dumps(plain, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
     return [plain, plain.rpartition("</think>")[2].strip(), *as_json]
-
-
-def _unclear(where: str, index: int) -> Problem:
-    return Problem(
-        f"{where}: the tokenizer's chat template writes a conversation otherwise once turns follow, so that turn {index} "
-        "cannot be told from its prompt: set loss_on to all, or have each conversation end with the turn to learn"
-    )
 
 
 def first_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import _measures
 import xgboost
-from _columns import Features, Target
+from _columns import OF_CATBOOST, Features, Target
 from _common import Problem
 from _ring import Ring, first_line
 from xgboost.core import XGBoostError
@@ -40,6 +40,8 @@ class Engine:
         self.hp, self.features = hp, features
         if hp.grow_policy == "symmetric":
             raise Problem("grow_policy symmetric is CatBoost's: leave it out, or set library to catboost")
+        if odd := sorted({*OF_CATBOOST, "min_data_in_leaf", "bagging_freq"} & hp.asked):
+            raise Problem(f"{', '.join(odd)}: XGBoost has no such thing: leave it out, or set another library")
         self.target, self.ring = target, ring
         names = hp.eval_metric or ()
         _measures.require_fit(names, hp.objective, target.count)

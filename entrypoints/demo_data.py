@@ -43,7 +43,7 @@ import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import _common
 from _common import Problem
@@ -276,7 +276,7 @@ def write_boxes(root: Path) -> None:
 
     write_shapes(root)
     for channel, count, seed in SHAPES:
-        images, boxes = [], []
+        images, boxes = list[Any](), list[Any]()
         for at, (_, mask) in enumerate(shapes(count, seed)):
             (root / f"{channel}_annotation" / f"{at:04d}.png").unlink()
             images.append({"id": at, "file_name": f"{at:04d}.png", "width": mask.shape[1], "height": mask.shape[0]})
@@ -300,7 +300,7 @@ def write_instructions(root: Path, preferences: bool = False) -> None:
     parts = instructions()
     every = [pair for pairs in parts.values() for pair in pairs]
     for channel, pairs in parts.items():
-        lines = []
+        lines: list[dict[str, Any]] = []
         for question, answer in pairs:
             if preferences:
                 lines.append({"prompt": question, "chosen": answer, "rejected": " ".join(reversed(answer.split()))})

@@ -77,7 +77,23 @@ def load_data(hp: Namespace) -> dict[str, list[Any]]:
     _told.say(hp, "the channel train", len(data["train"]), _instructions.fields_of(data["train"]))
     if not data["validation"]:
         data["train"], data["validation"] = _instructions.split(data["train"], hp.validation_fraction, hp.seed)
+    if hp.mixture:
+        data["train"] = _instructions.mixed(data["train"], shares(hp.mixture), hp.seed)
     return data
+
+
+def shares(mixture: Sequence[str]) -> dict[str, float]:
+    """How often what is named is taken. Raises Problem."""
+    found = {}
+    for word in mixture:
+        name, _, value = word.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = -1.0
+        if not 0 <= found[name] <= 1000:
+            raise Problem(f"mixture {word!r} is not a name and a number from 0 to 1000, as chat=2")
+    return found
 
 
 def main() -> None:

@@ -148,9 +148,9 @@ def misfit(hp: Namespace, row: Series) -> str:
     """What of a series is not as the job has it; "" if nothing is."""
     if hp.cardinality and len(row.cat) != len(hp.cardinality):
         return f"cat has {len(row.cat)} values, and the job has {len(hp.cardinality)} (cardinality)"
-    for at, (value, size) in enumerate(zip(row.cat, hp.cardinality, strict=False)):
-        if value >= size:
-            return f"cat[{at}] is {value}, and cardinality says that it is below {size}"
+    for at, (category, size) in enumerate(zip(row.cat, hp.cardinality, strict=False)):
+        if category >= size:
+            return f"cat[{at}] is {category}, and cardinality says that it is below {size}"
     if hp.num_dynamic_feat and len(row.features) != hp.num_dynamic_feat:
         return f"dynamic_feat has {len(row.features)} features, and the job has {hp.num_dynamic_feat}"
     for at, value in enumerate(row.target):

@@ -117,7 +117,7 @@ class Data:
     train: Dataset | Shards
     validation: Dataset | Shards | None
     test: Dataset | Shards | None
-    labels: str
+    labels: object
     classes: list[str]
     shape: tuple[int, int, int]
 
@@ -500,8 +500,8 @@ class Training:
                 _networks.only_the_head(self.network, len(self.data.classes))
             world.say(f"the network: {source.name} of {source.library}, {self.described_start(source)}")
         elif previous is None:
-            self.architecture = world.from_first(Architecture.of(self.data, hp))
-            self.network = Network(self.architecture)
+            architecture = world.from_first(Architecture.of(self.data, hp))
+            self.architecture, self.network = architecture, Network(architecture)
         else:
             self.network, self.architecture = load_for(self.data, previous)
             size = f"width {self.architecture.width}, depth {self.architecture.depth}"

@@ -261,7 +261,7 @@ def train(hp: Namespace, world: World) -> None:
     if not hp.progress_bars:
         logging.disable_progress_bar()
     previous = previous_model(hp.previous_model)
-    tokenizer = load_tokenizer(hp.tokenizer or (previous and str(previous)))
+    tokenizer = load_tokenizer(hp.tokenizer or (str(previous) if previous else None))
     bytewise = tokenizer.get_vocab() == byte_tokenizer().get_vocab()
     data, held_out = load_data(hp, encode_bytes if bytewise else encode_with(tokenizer), world)
     tokens = _told.Field("text", "tokens", len(data.tokens), -1, 0, "", f"{len(data)} sequences of {hp.block_size}")

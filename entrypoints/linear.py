@@ -31,15 +31,9 @@ KINDS = {  # of predictor_type: the loss, the objective, and what is measured
     "binary_classifier": ("logistic", "binary:logistic", "error,logloss"),
     "multiclass_classifier": ("softmax_loss", "multi:softprob", "merror,mlogloss"),
 }
+EQUAL = ("balanced", "auto")  # of positive_example_weight_mult: both classes weigh the same
 SAME = ("csv_weights", "target", "weight", "ignore_columns", "categorical_columns", "validation_fraction", "seed", "train",
         "validation", "test", "model_dir", "output_data_dir", "checkpoint_dir", "predict")  # fmt: skip
-UNUSED = {
-    "learning_rate", "mini_batch_size", "optimizer", "momentum", "beta_1", "beta_2", "bias_lr_mult", "bias_wd_mult",
-    "use_lr_scheduler", "lr_scheduler_step", "lr_scheduler_factor", "lr_scheduler_minimum_lr", "init_method", "init_scale",
-    "init_sigma", "init_bias", "num_models", "num_calibration_samples", "num_point_for_scaler", "normalize_label",
-    "unbias_label", "early_stopping_patience", "early_stopping_tolerance", "accuracy_top_k", "f_beta", "target_precision",
-    "target_recall", "margin", "quantile", "huber_delta", "loss_insensitivity",
-}  # fmt: skip
 
 
 def hyperparameters(argv: Sequence[str]) -> tuple[Namespace, Taken]:
@@ -55,14 +49,12 @@ def hyperparameters(argv: Sequence[str]) -> tuple[Namespace, Taken]:
             raise Problem(f"{name} is of multiclass_classifier, not of {hp.predictor_type}: leave it out")
     if hp.positive_example_weight_mult != 1 and hp.predictor_type != "binary_classifier":
         raise Problem(f"positive_example_weight_mult is of binary_classifier, not of {hp.predictor_type}: leave it out")
-    if unused := sorted(name for name in UNUSED if getattr(hp, name) is not None):
-        print(f"not used, for a solver finds the optimum itself: {', '.join(unused)}", flush=True)
 
     told = {"library": "linear", "objective": objective, "eval_metric": measures, "num_round": hp.epochs}
     penalised = not (hp.wd == hp.l1 == "auto")
     if penalised:
         told |= {"lambda": 0 if hp.wd == "auto" else hp.wd, "alpha": 0 if hp.l1 == "auto" else hp.l1}
-    if hp.positive_example_weight_mult != "balanced":
+    if hp.positive_example_weight_mult not in EQUAL:
         told["scale_pos_weight"] = hp.positive_example_weight_mult
     if hp.num_classes:
         told["num_class"] = hp.num_classes
@@ -71,10 +63,10 @@ def hyperparameters(argv: Sequence[str]) -> tuple[Namespace, Taken]:
         told[name] = ",".join(value) if isinstance(value, tuple) else value
     taken = Taken(
         per_row=penalised,
-        scale=hp.normalize_data,
-        centre=hp.normalize_data if hp.unbias_data == "auto" else hp.unbias_data == "true",
+        scale=hp.normalize_data != "false",
+        centre=(hp.normalize_data if hp.unbias_data == "auto" else hp.unbias_data) != "false",
         intercept=hp.use_bias,
-        balanced=hp.balance_multiclass_weights or hp.positive_example_weight_mult == "balanced",
+        balanced=hp.balance_multiclass_weights or hp.positive_example_weight_mult in EQUAL,
         columns=None if hp.feature_dim == "auto" else hp.feature_dim,
     )
     words = [f"--{name}={value}" for name, value in told.items() if value is not None]

@@ -87,9 +87,10 @@ class Small(nn.Module):
         self.head = nn.Conv2d(4 * width, len(made.classes) + 4, 1)
         with torch.no_grad():
             self.head.weight.mul_(0.1)
-            self.head.bias.zero_()
-            self.head.bias[:-4] = -4.6  # one in a hundred, so that the many cells with nothing do not drown the others
-            self.head.bias[-2:] = -1.0
+            bias: Any = self.head.bias
+            bias.zero_()
+            bias[:-4] = -4.6  # one in a hundred, so that the many cells with nothing do not drown the others
+            bias[-2:] = -1.0
 
     def forward(self, images: Tensor) -> Tensor:
         fine = self.fine(images)

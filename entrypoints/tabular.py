@@ -16,6 +16,7 @@ from __future__ import annotations
 from _common import Parser, Problem, need, note, run
 
 from trainshed.checkpoint import CheckpointError, listen
+from trainshed.contract.hyperparameters import decode_value
 
 if __name__ == "__main__":
     listen()  # before XGBoost is imported: that takes a second, and a stop in that time shall end with status 0 too
@@ -23,6 +24,7 @@ if __name__ == "__main__":
 
 import importlib
 import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -49,6 +51,10 @@ OTHER_NAMES = {  # LightGBM's and CatBoost's, and ours, which are XGBoost's
     "border_count": "max_bin", "random_seed": "seed", "thread_count": "nthread",
     "min_split_loss": "gamma", "reg_lambda": "lambda", "reg_alpha": "alpha",
 }  # fmt: skip
+OTHER_VALUES: dict[str, dict[Any, Any]] = {  # theirs, and ours
+    "max_depth": {-1: 0}, "nthread": {-1: 0}, "eval_metric": {("auto",): None}, "max_bin": {"Auto": 256},
+    "grow_policy": {"Depthwise": "depthwise", "Lossguide": "lossguide", "SymmetricTree": "symmetric"},
+}  # fmt: skip
 METRICS = {"xgboost": _measures.require_known}  # libraries whose metrics are known before they are loaded
 
 
@@ -61,6 +67,8 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
             if getattr(hp, usual) not in (value, parser.get_default(usual)):
                 raise Problem(f"{name} is {usual} by another name: give one of the two")
             setattr(hp, usual, value)
+    for name, same in OTHER_VALUES.items():
+        setattr(hp, name, same.get(getattr(hp, name), getattr(hp, name)))
     hp.asked = {name for name, value in vars(hp).items() if value != parser.get_default(name)}
     if hp.objective == "reg:linear":
         hp.objective = "reg:squarederror"  # its name in XGBoost 0.90
@@ -73,11 +81,20 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
         raise Problem(f"_kfold is served with library xgboost, not {hp.library}")
     if hp.csv_weights and hp.weight:
         raise Problem("csv_weights and weight both say what weighs the rows: give one of the two")
-    tuned = (hp._tuning_objective_metric or "").rpartition(":")[2]
+    tuned = (hp._tuning_objective_metric or asked_by_the_tuner()).rpartition(":")[2]
     if tuned:
         hp.eval_metric = (*(name for name in hp.eval_metric or () if name != tuned), tuned)
     METRICS.get(hp.library, lambda names: None)(hp.eval_metric or ())
     return hp
+
+
+def asked_by_the_tuner() -> str:
+    """The metric of a tuning job, which is in the job's file alone: `train` keeps it from command lines."""
+    file = Path(os.environ.get("SM_INPUT_CONFIG_DIR", ""), "hyperparameters.json")
+    try:
+        return str(decode_value(json.loads(file.read_text(encoding="utf-8")).get("_tuning_objective_metric") or ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def engine_of(library: str) -> Any:

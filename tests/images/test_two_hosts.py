@@ -68,4 +68,4 @@ def test_tables_are_learnt_on_two_containers_by_the_name_of_a_program(container:
 
     assert (first.status, second.status) == (0, 0), first.output + second.output
     assert "training on 144 rows of 2 features; target: column 1; 2 ranks" in first.output
-    assert json.loads(first.job.read("model/.model.json"))["trained"]["rounds"] == 4
+    assert json.loads(first.job.read("model/.about.json"))["trained"]["rounds"] == 4

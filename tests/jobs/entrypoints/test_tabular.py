@@ -38,7 +38,7 @@ def test_a_model_that_xgboost_loads_and_predicts_with(tmp_path: Path, tables: Pa
     assert booster.num_boosted_rounds() == 20
     assert measured(output)[-1]["validation-rmse"] == pytest.approx(error, rel=1e-4)
     assert error < 0.8 * numpy.std(target)
-    said = json.loads((tmp_path / "model" / ".model.json").read_text())
+    said = json.loads((tmp_path / "model" / ".about.json").read_text())
     assert (said["program"], said["hyperparameters"], said["trained"]["rounds"]) == ("tabular", {"num_round": 20}, 20)
     assert said["metrics"]["validation_rmse"] == pytest.approx(error, rel=1e-4)
     assert "<svg" in (tmp_path / "output" / "feature_importance.svg").read_text()
@@ -125,7 +125,7 @@ def test_a_notice_saves_and_ends_well(tmp_path: Path, tables: Path) -> None:
         job.wait_for(r"^\[25\]\t")
         job.processes[0].terminate()
         job.succeed()
-    assert json.loads((tmp_path / "model" / ".model.json").read_text())["trained"]["finished"] is False
+    assert json.loads((tmp_path / "model" / ".about.json").read_text())["trained"]["finished"] is False
     (saved,) = (tmp_path / "checkpoints").glob("checkpoint-*")
     assert int(saved.name.partition("-")[2]) >= 20
 
@@ -199,7 +199,7 @@ def test_it_stops_early_and_keeps_the_best_round(tmp_path: Path, tables: Path) -
     best = values.index(min(values))
     assert len(values) == best + 6 < 500
     assert len(trees(tmp_path)) == best + 1
-    assert json.loads((tmp_path / "model" / ".model.json").read_text())["metrics"]["validation_rmse"] == pytest.approx(
+    assert json.loads((tmp_path / "model" / ".about.json").read_text())["metrics"]["validation_rmse"] == pytest.approx(
         min(values), rel=1e-5
     )
 

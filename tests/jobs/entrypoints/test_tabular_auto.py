@@ -68,4 +68,4 @@ def test_a_stop_keeps_the_best_so_far(tmp_path: Path) -> None:
         output = job.succeed()
 
     assert "the best: xgboost" in output
-    assert json.loads((tmp_path / "model" / ".model.json").read_text())["trained"]["finished"] is False
+    assert json.loads((tmp_path / "model" / ".about.json").read_text())["trained"]["finished"] is False

@@ -184,9 +184,13 @@ def test_what_changes_nothing_or_is_refused_says_why(tmp_path: Path) -> None:
         "  cache: {changes_nothing: there is none}\n"
         "  gpu: {type: boolean, default: false, refused: on CPUs alone}\n"
         "  rate: {type: number, default: 1}\n"
+        "  loss: {type: categorical, choices: [l1, l2], default: l1, refused: no others are fitted}\n"
     )
-    cache, gpu, rate = read(str(path)).hyperparameters.values()
+    cache, gpu, rate, loss = read(str(path)).hyperparameters.values()
 
     assert cache.type == "text" and cache.said_of("big") == "cache changes nothing: there is none"
+    assert loss.said_of("l2") == ""
+    with pytest.raises(ValueError, match="'huber' is not one of l1, l2; no others are fitted"):
+        loss.read("huber")
     assert gpu.said_of(True) == "gpu is not served: on CPUs alone"
     assert [one.said_of(value) for one, value in ((cache, None), (gpu, False), (rate, 3))] == ["", "", ""]

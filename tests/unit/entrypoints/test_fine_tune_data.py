@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,9 +79,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_and_one_that_objects_
 ) -> None:
     chat = module("_instructions").Chat(tuple(turns("a", "b", "c", "d")["messages"]), 0, "data.jsonl:7")
     tokenizer.chat_template = "{% for m in messages %}{{ messages | length }}: {{ m.content }}|{% endfor %}"
-    with pytest.raises(
-        program.Problem, match=r"^data.jsonl:7: .* so that turn 1 cannot be told from its prompt: set loss_on"
-    ):
+    with pytest.raises(program.Problem, match=r"^data.jsonl:7: .* no turn of the assistant can be told from its prompt$"):
         learnt(module, tokenizer, "completion", chat)
     tokenizer.chat_template = "{{ raise_exception('no such roles') }}"
     with pytest.raises(
@@ -185,6 +184,88 @@ def test_a_template_may_leave_thoughts_out_and_quote_texts(template: str, module
     assert learnt(module, tokenizer, "all", module("_instructions").Chat((*messages, answer), 0, "x:1"))
 
 
+ANSWER = "{% if add_generation_prompt %}"
+SHAPES = {  # of models in wide use, in words of our own: what is learnt of `talk`, or why it is refused
+    "system inside the first question": (
+        LOOP + "{% if m.role == 'user' %}[Q] {% if loop.index0 == 1 and messages[0].role == 'system' %}"
+        "<<S>>{{ messages[0].content }}<</S>> {% endif %}{{ m.content | trim }} [/Q]"
+        "{% elif m.role == 'assistant' %} {{ m.content | trim }} {{ eos_token }}{% endif %}{% endfor %}",
+        " two <|endoftext|> bye <|endoftext|>",
+    ),
+    "system inside the last question": (
+        LOOP
+        + "{% if m.role == 'user' %}[Q] {% if loop.index0 >= messages | length - 2 %}{{ messages[0].content }} {% endif %}"
+        "{{ m.content }} [/Q]{% elif m.role == 'assistant' %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
+        " bye<|endoftext|>",
+    ),
+    "no system": (
+        LOOP + "{% if m.role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}{{ m.content }}{% endfor %}",
+        "refuses these messages: no system turn",
+    ),
+    "the prompt opens a thought": (
+        LOOP + "{% if m.role == 'assistant' %}<|A|>{{ m.content.split('</t>')[-1] }}<|end|>{% else %}<|U|>{{ m.content }}"
+        "{% endif %}{% endfor %}" + ANSWER + "<|A|><t>\n{% endif %}",
+        "two<|end|>bye<|end|>",
+    ),
+    "thoughts of the last answer alone": (
+        LOOP
+        + "<|s|>{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}<t>\n\n</t>\n\n{% endif %}{{ m.content }}<|e|>\n"
+        "{% endfor %}" + ANSWER + "<|s|>assistant\n{% endif %}",
+        "two<|e|>\n<t>\n\n</t>\n\nbye<|e|>\n",
+    ),
+    "headings": (
+        LOOP + "{{ {'system': '', 'user': '## Question:\n', 'assistant': '## Answer:\n'}[m.role] + m.content }}"
+        "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}\n\n{% endfor %}" + ANSWER + "## Answer:\n{% endif %}",
+        "two<|endoftext|>\nbye<|endoftext|>\n",
+    ),
+    "one line": (
+        LOOP + "{{ {'system': '', 'user': 'U: ', 'assistant': 'A: '}[m.role] + m.content }}"
+        "{{ eos_token if m.role == 'assistant' else ' ' }}{% endfor %}" + ANSWER + "A:{% endif %}",
+        " two<|endoftext|> bye<|endoftext|>",
+    ),
+    "no end after the last turn but the text's": (
+        LOOP
+        + "<|{{ m.role }}|>\n{{ m.content }}{{ eos_token if loop.last and m.role == 'assistant' }}\n{% endfor %}"
+        + ANSWER
+        + "<|assistant|>\n{% endif %}",
+        "twobye<|endoftext|>\n",
+    ),
+    "no prompt of its own": (
+        LOOP + "<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}",
+        "<|assistant|>two<|end|><|assistant|>bye<|end|>",
+    ),
+    "nothing of the system": (
+        LOOP + "{% if m.role != 'system' %}{{ m.content }}|{% endif %}{% endfor %}",
+        "writes nothing of message 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_of_templates_train_or_are_refused_with_words(
+    shape: str, module: Module, program: ModuleType, tokenizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer.chat_template, wanted = SHAPES[shape]
+    talk = ({"role": "system", "content": "be kind"}, *turns("one", "two", "and", "bye")["messages"])
+    chat = module("_instructions").Chat(talk, 0, "x:1")
+    if "message" in wanted:
+        with pytest.raises(program.Problem, match=wanted):
+            learnt(module, tokenizer, "completion", chat)
+        return
+    assert learnt(module, tokenizer, "completion", chat) == [wanted]
+    assert ("such turns are context, and not learnt" in capsys.readouterr().err) == ("last question" in shape)
+
+
+def test_a_tokenizer_with_several_templates_takes_that_for_tools(module: Module, tokenizer: Any) -> None:
+    talk = tuple(turns("one", "two")["messages"])
+    tokenizer.chat_template = {"default": LOOP + "{{ m.content }}|{% endfor %}", "tool_use": TOOL_TEMPLATE}
+    with_tools = module("_instructions").Chat(talk, 0, "x:1", (), ({"type": "function", "function": WEATHER},))
+    assert learnt(module, tokenizer, "completion", module("_instructions").Chat(talk, 0, "x:1"), with_tools) == [
+        "two|",
+        "two<|end|>",
+    ]
+
+
 @pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"training": False}, {"weight": 0.0, "train": True}])
 def test_turns_that_the_data_leaves_out_are_context(
     mark: dict[str, Any], module: Module, program: ModuleType, tuning: Options, tokenizer: Any, tmp_path: Path
@@ -205,10 +286,10 @@ def test_turns_that_the_data_leaves_out_are_context(
 def test_fields_that_are_not_read_are_named_once(
     program: ModuleType, tuning: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chat = marked(reasoning_content="hm", tool_calls=None, weight=1)
+    chat = marked(refusal="hm", tool_calls=None, weight=1)
     channel = lines(tmp_path / "train", {**chat, "id": 7, "tools": []}, chat, {"text": "a", "label": "good"})
     program.load_data(tuning(train=channel, validation_fraction=0))
-    said = "messages[].reasoning_content (2 times), id (1 times), label (1 times)"
+    said = "messages[].refusal (2 times), id (1 times), label (1 times)"
     assert capsys.readouterr().err == f"note: the channel train: fields that are not read: {said}\n"
 
 
@@ -250,6 +331,202 @@ def test_packed_examples_have_the_losses_that_they_have_alone(module: Module, to
     assert packed == pytest.approx(alone, rel=1e-5)
 
 
+# --- forms that people have -------------------------------------------------------------------------------------------
+
+WEATHER = {"name": "weather", "description": "of a place", "parameters": {"type": "object", "properties": {}}}
+CALL = {"name": "weather", "arguments": {"place": "Ulm"}}
+TOOL_TEMPLATE = (
+    "{% for t in tools or [] %}<tool>{{ t | tojson }}{% endfor %}" + LOOP + "<|{{ m.role }}|>"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def contents(examples: list[Any]) -> list[list[tuple[str, str]]]:
+    return [[(message["role"], message["content"]) for message in one.messages] for one in examples]
+
+
+ANSWERED = [("user", "add\n2 and 3"), ("assistant", "5")]
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ({"instruction": "add", "input": "2 and 3", "output": "5"}, ANSWERED),
+        ({"instruction": "add", "context": "2 and 3", "response": "5", "category": "sums"}, ANSWERED),
+        (
+            {"instruction": "and?", "input": "", "output": "6", "system": "sum", "history": [["1", "2"]]},
+            [("system", "sum"), ("user", "1"), ("assistant", "2"), ("user", "and?"), ("assistant", "6")],
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "s"},
+            [("system", "s"), ("user", "a"), ("assistant", "b")],
+        ),
+        ({"conversations": GOOD["messages"]}, [("user", "a"), ("assistant", "b")]),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "value": "a"}], "loss_weight": 0.0},
+                    GOOD["messages"][1],
+                ]
+            },
+            [("user", "a"), ("assistant", "b")],
+        ),
+    ],
+)
+def test_data_of_other_tools_is_read(
+    line: dict[str, Any], wanted: list[tuple[str, str]], program: ModuleType, tuning: Options, tmp_path: Path
+) -> None:
+    channel = lines(tmp_path / "train", line)
+    assert contents(program.load_data(tuning(train=channel, validation_fraction=0))["train"]) == [wanted]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {
+            "conversations": [{"from": "human", "value": "a"}],
+            "chosen": {"from": "gpt", "value": "b"},
+            "rejected": {"from": "gpt", "value": "c"},
+        },
+        {"instruction": "a", "input": "", "chosen": "b", "rejected": "c"},
+        {"prompt": "a", "chosen": turns("a", "b")["messages"], "rejected": turns("a", "c")["messages"]},
+        {"chosen": turns("a", "b")["messages"], "rejected": turns("a", "c")["messages"]},
+        {"chosen_messages": turns("a", "b")["messages"], "rejected_messages": turns("a", "c")["messages"]},
+        {
+            "prompt": "a",
+            "chosen": [{"role": "assistant", "content": "b"}],
+            "rejected": [{"role": "assistant", "content": "c"}],
+        },
+    ],
+)
+def test_pairs_of_other_tools_are_read(line: dict[str, Any], program: ModuleType, tuning: Options, tmp_path: Path) -> None:
+    [pair] = program.load_data(tuning(train=lines(tmp_path / "train", line), objective="dpo"))["train"]
+    assert contents([pair.chosen, pair.rejected]) == [
+        [("user", "a"), ("assistant", "b")],
+        [("user", "a"), ("assistant", "c")],
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "function": {**CALL, "arguments": '{"place": "Ulm"}'}}],
+        },
+        {"role": "assistant", "function_call": CALL},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "assistant", "content": [{"type": "tool_call", "value": json.dumps(CALL)}]},
+        {"from": "function_call", "value": json.dumps(CALL)},
+    ],
+)
+@pytest.mark.parametrize("tools", [[WEATHER], [{"type": "function", "function": WEATHER}], json.dumps([WEATHER])])
+def test_calls_of_tools_are_learnt(
+    answer: dict[str, Any], tools: Any, module: Module, program: ModuleType, tuning: Options, tokenizer: Any, tmp_path: Path
+) -> None:
+    talk = [
+        {"role": "user", "content": "rain?"},
+        answer,
+        {"role": "tool", "content": "no"},
+        {"role": "assistant", "content": "It is dry."},
+    ]
+    channel = lines(tmp_path / "train", {"messages": talk, "tools": tools})
+    examples = program.load_data(tuning(train=channel, validation_fraction=0))["train"]
+    tokenizer.chat_template = TOOL_TEMPLATE
+    assert learnt(module, tokenizer, "completion", *examples) == ['<call>weather {"place": "Ulm"}<|end|>It is dry.<|end|>']
+    [everything] = learnt(module, tokenizer, "all", *examples)
+    assert '"description": "of a place"' in everything
+    tokenizer.chat_template = None
+    with pytest.raises(program.Problem, match="writes nothing of the calls of message 1"):
+        learnt(module, tokenizer, "completion", *examples)
+
+
+def test_a_template_that_knows_no_tools_is_refused(
+    module: Module, program: ModuleType, tuning: Options, tokenizer: Any, tmp_path: Path
+) -> None:
+    channel = lines(tmp_path / "train", {**GOOD, "tools": [WEATHER]})
+    examples = program.load_data(tuning(train=channel, validation_fraction=0))["train"]
+    with pytest.raises(
+        program.Problem, match=r"data.jsonl:1: .* writes nothing of the tools: take a model that knows tools"
+    ):
+        learnt(module, tokenizer, "completion", *examples)
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        {"reasoning_content": "hm"},
+        {"thinking": "hm"},
+        {"content": [{"type": "reasoning", "value": "hm"}, {"type": "text", "value": "b"}]},
+    ],
+)
+def test_thoughts_are_learnt_where_the_template_writes_them(
+    thought: dict[str, Any], module: Module, program: ModuleType, tuning: Options, tokenizer: Any, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    examples = program.load_data(tuning(train=lines(tmp_path / "train", marked(**thought)), validation_fraction=0))["train"]
+    tokenizer.chat_template = TOOL_TEMPLATE
+    assert learnt(module, tokenizer, "completion", *examples) == ["<think>hm</think>b<|end|>"]
+    assert capsys.readouterr().err == ""
+    tokenizer.chat_template = None
+    assert learnt(module, tokenizer, "completion", *examples, *examples) == [f"b{tokenizer.eos_token}\n"] * 2
+    assert capsys.readouterr().err.count("the chat template leaves thoughts out: they are not learnt") == 1
+
+
+def test_lists_of_json_and_parquet_are_read(
+    program: ModuleType, tuning: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    channel = programs.channel(tmp_path / "train", json.dumps([GOOD, turns("c", "d")], indent=1), "list.json")
+    called = {"messages": [GOOD["messages"][0], {"role": "assistant", "content": "", "tool_calls": [CALL]}]}
+    parquet.write_table(pyarrow.Table.from_pylist([GOOD, called]), channel / "rows.parquet")
+    examples = program.load_data(tuning(train=channel, validation_fraction=0))["train"]
+    assert [one.where for one in examples] == [
+        "list.json: element 1", "list.json: element 2", "rows.parquet: row 1", "rows.parquet: row 2",
+    ]  # fmt: skip
+    assert "tool_calls" not in examples[2].messages[1] and "tool_calls" in examples[3].messages[1]
+
+    programs.channel(channel, "[{}, 3]", "list.json")
+    with pytest.raises(program.Problem, match=r"list.json: element 1: has none of .* \(2 lines are wrong in all\)"):
+        program.load_data(tuning(train=channel))
+    programs.channel(channel, "[{},\n 3", "list.json")
+    with pytest.raises(program.Problem, match=r"list.json is not JSON: .* at line 2, column 3$"):
+        program.load_data(tuning(train=channel))
+    (channel / "list.json").unlink()
+    (channel / "rows.parquet").write_bytes(b"PAR1")
+    with pytest.raises(program.Problem, match=r"rows.parquet cannot be read as Parquet: "):
+        program.load_data(tuning(train=channel))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(program.Problem, match=r"Parquet needs pyarrow, not installed here: pip install"):
+        program.load_data(tuning(train=channel))
+
+
+def test_several_sets_are_mixed(program: ModuleType, tuning: Options, tmp_path: Path) -> None:
+    lines(tmp_path / "train" / "code", *[turns("a", f"code {number}") for number in range(40)])
+    lines(tmp_path / "train", turns("a", "other"), turns("b", "other"))
+
+    def count(**given: object) -> tuple[int, int]:
+        found = program.load_data(tuning(train=tmp_path / "train", validation_fraction=0, **given))["train"]
+        code = sum(one.messages[1]["content"].startswith("code") for one in found)
+        return code, len(found) - code
+
+    assert count() == (40, 2)
+    assert count(mixture="code=2,data=3") == (80, 6)
+    assert 5 < count(mixture="code=0.5")[0] < 35 and count(mixture="code=0.5") == count(mixture="code=0.5")
+    assert count(mixture="code=0") == (0, 2)
+    for mixture, words in (
+        ("chat=2", "mixture: the channel train has no folder or file chat"),
+        ("code", "mixture 'code' is not a name and a number from 0 to 1000, as chat=2"),
+        ("code=nan", "mixture 'code=nan' is not a name"),
+        ("code=0,data=0", "mixture: it leaves nothing to train on"),
+    ):
+        with pytest.raises(program.Problem, match=re.escape(words)):
+            count(mixture=mixture)
+
+
 # --- lines that are wrong ---------------------------------------------------------------------------------------------
 
 
@@ -257,10 +534,12 @@ def test_packed_examples_have_the_losses_that_they_have_alone(module: Module, to
     ("bad", "words"),
     [
         ("{", r"data.jsonl:2: is not JSON: .. at column 2"),
-        ("[1, 2]", "data.jsonl:2: is a list, not an object like {...}; a JSON list is written one element a line"),
+        ("[1, 2]", "data.jsonl:2: is a list, not an object like {...}"),
         ("\\", "data.jsonl:2: is not JSON"),
         ("[" * 5000, "data.jsonl:2: is n"),
-        ({"mesages": []}, "data.jsonl:2: has none of messages, prompt and completion, or text (its fields: mesages)"),
+        ({"mesages": []}, "data.jsonl:2: has none of messages, prompt and completion, instruction and output, or text (its"),
+        ({"instruction": "a", "input": "b"}, "data.jsonl:2: has no output (its fields: instruction)"),
+        ({"instruction": "a", "output": "b", "history": ["c"]}, "history is not a list of pairs"),
         ({}, "(its fields: none)"),
         ({"prompt": "a"}, "data.jsonl:2: has no completion (its fields: prompt)"),
         (
@@ -275,19 +554,27 @@ def test_packed_examples_have_the_losses_that_they_have_alone(module: Module, to
         ({"text": "\ud800"}, "data.jsonl:2: text has half a character"),
         ({"messages": []}, "data.jsonl:2: messages is empty"),
         ({"messages": "hi"}, "data.jsonl:2: messages is a string, not a list of messages"),
-        ({"messages": [{"from": "human", "value": "a"}]}, r"messages[0] has no role .. rename them"),
-        ({"messages": [{"role": "human", "content": "a"}]}, "messages[0].role is 'human', not one of .. ; write user"),
+        ({"messages": [{"speaker": "human", "value": "a"}]}, "messages[0] has no role (its fields: speaker, value)"),
+        ({"messages": [{"from": "human", "text": "a"}]}, "messages[0] has no content (its fields: from, text)"),
+        ({"messages": [{"role": "humans", "content": "a"}]}, "messages[0].role is 'humans', not one of .. ; write human"),
         ({"messages": [{"role": ["x"], "content": "a"}]}, r"messages[0].role is ['x'], not one of"),
         ({"messages": [{"role": "system", "content": ""}]}, "data.jsonl:2: messages is empty"),
         # marks and fields without which the rest means something else
-        ({**GOOD, "tools": [{"type": "function"}]}, "data.jsonl:2: tools: tools and their calls are not served"),
+        ({**GOOD, "tools": [{"type": "function"}]}, "data.jsonl:2: tools[0] is not an object with a name"),
+        ({**GOOD, "tools": "{"}, "data.jsonl:2: tools is not JSON: '{'"),
+        ({"text": "a", "tools": [{"name": "f"}]}, "tools: tools and their calls are of messages: write the line as"),
         ({**GOOD, "images": ["a.png"]}, "data.jsonl:2: images: pictures, sounds and videos are not served"),
         ({**GOOD, "weight": 0.5}, "data.jsonl:2: weight is 0.5: lines have no weights here"),
         ({**GOOD, "label": False}, "data.jsonl:2: label is False, as KTO has it, which is not served: keep the lines whose"),
         ({"prompt": "a", "completion": "b", "label": True}, "label is True, as KTO has it"),
         ({"prompt": "a", "completion": "b", "label": 0}, "label is 0, as KTO has it"),
         ({"prompt": "a", "completion": "b", "system": "be kind"}, "system: write it as the first message, with the role"),
-        (marked(tool_calls=[{"id": 1}]), "messages[1].tool_calls: tools and their calls are not served"),
+        (marked(tool_calls=[{"id": 1}]), "messages[1]: a call is not an object with a name: {"),
+        (
+            marked(tool_calls=[{"name": "f", "arguments": "[1]"}]),
+            "messages[1]: the arguments of f are a list, not an object",
+        ),
+        ({"messages": [{"role": "user", "content": "a", "thinking": "b"}]}, "messages[0]: calls of tools and thoughts are"),
         (marked(content=[{"type": "image_url", "image_url": "x"}]), "messages[1].content[0] is of type 'image_url': pict"),
         (marked(weight=0.5), "messages[1].weight is 0.5, neither 0 nor 1: a message is learnt or it is not"),
         (marked(weight="0"), "messages[1].weight is '0', neither 0 nor 1"),

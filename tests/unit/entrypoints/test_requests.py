@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +33,8 @@ PUBLIC = {
     "_kfold _num_cv_round aft_loss_distribution "
     "num_boost_round metric learning_rate num_leaves feature_fraction bagging_fraction bagging_freq min_data_in_leaf "
     "lambda_l1 lambda_l2 boosting min_gain_to_split tree_learner feature_fraction_bynode is_unbalance num_threads use_dask "
-    "iterations depth l2_leaf_reg random_strength rsm loss_function boosting_type bootstrap_type random_seed thread_count",
+    "iterations depth l2_leaf_reg random_strength rsm loss_function boosting_type bootstrap_type random_seed thread_count "
+    "sampling_frequency bagging_temperature max_leaves verbose",
     "recommend": "feature_dim num_factors predictor_type bias_init_method bias_init_scale bias_init_sigma bias_init_value "
     "bias_lr bias_wd clip_gradient epochs eps factors_init_method factors_init_scale factors_init_sigma factors_init_value "
     "factors_lr factors_wd linear_lr linear_init_method linear_init_scale linear_init_sigma linear_init_value linear_wd "
@@ -90,6 +92,52 @@ def test_every_public_name_is_known(program: str) -> None:
     assert [name for name in PUBLIC[program].split() if name not in declared] == []
 
 
+@pytest.mark.parametrize(
+    ("program", "values"),
+    [
+        ("tabular", {"max_bin": "Auto", "boosting_type": "Auto", "grow_policy": "SymmetricTree", "thread_count": "-1"}),
+        ("linear", {"normalize_data": "True", "unbias_data": "False", "normalize_label": True}),
+        ("linear", {"normalize_data": "auto", "positive_example_weight_mult": "auto", "num_calibration_samples": "auto"}),
+        ("semantic_segmentation", {"use_pretrained_model": "True"}),
+        ("image_classification", {"precision_dtype": "float16", "kv_store": "dist_async"}),
+    ],
+)
+def test_values_of_the_public_pages_are_taken(program: str, values: dict[str, Any]) -> None:
+    declared = read(str(ENTRYPOINTS / f"{program}{ENDING}")).hyperparameters
+
+    for name, value in values.items():
+        declared[name].read(value)
+
+
+def test_names_that_change_nothing_for_one_reason_are_named_in_one_line(
+    module: Module, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--predictor_type", "regressor", "--optimizer", "adam", "--momentum", "0.9", "--quantile", "0.5")
+    module("linear").hyperparameters(words)
+
+    assert capsys.readouterr().err.splitlines() == [
+        "note: optimizer, momentum change nothing: the solver finds the optimum itself",
+        "note: quantile changes nothing: it is of a loss that is not served",
+    ]
+
+
+def test_values_of_other_libraries_are_ours(module: Module) -> None:
+    words = ("--library", "catboost", "--grow_policy", "Lossguide", "--max_bin", "Auto", "--thread_count", "-1")
+    hp = module("tabular").hyperparameters((*words, "--eval_metric", "auto", "--max_depth", "-1"))
+
+    assert (hp.grow_policy, hp.max_bin, hp.nthread, hp.eval_metric, hp.max_depth) == ("lossguide", 256, 0, None, 0)
+
+
+@pytest.mark.parametrize("written", ["validation:f1", '"validation:f1"'])  # the SDK encodes values, and others do not
+def test_the_metric_of_a_tuning_job_comes_from_the_jobs_file(
+    module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    (tmp_path / "hyperparameters.json").write_text(json.dumps({"_tuning_objective_metric": written}))
+    monkeypatch.setenv("SM_INPUT_CONFIG_DIR", str(tmp_path))
+
+    assert module("tabular").hyperparameters(["--eval_metric", "error"]).eval_metric == ("error", "f1")
+
+
 def test_the_whole_request_of_the_public_page_is_taken(look: Callable[..., str]) -> None:
     given = {
         "num_round": 3, "csv_weights": 0, "early_stopping_rounds": 5, "booster": "gbtree", "nthread": 2, "eta": 0.3,
@@ -111,9 +159,15 @@ def test_the_whole_request_of_the_public_page_is_taken(look: Callable[..., str])
     [
         (["--_kfold", "50"], "_kfold 50 of 12 rows: "),
         (["--_kfold", "5", "--library", "lightgbm"], "_kfold is served with library xgboost, not lightgbm"),
+        (
+            ["--sampling_frequency", "PerTree", "--bagging_freq", "2"],
+            "bagging_freq, sampling_frequency: XGBoost has no such",
+        ),
+        (["--boosting", "dart"], "boosting: 'dart' is not one of gbdt; of LightGBM gbdt alone can be gone on with exactly"),
         (["--loss_function", "RMSE"], "loss_function is not served: objective says what is learnt"),
         (["--use_dask_gpu_training", "true"], "use_dask_gpu_training is not served: trees are grown on CPUs"),
         (["--eval_metric", "f1_bin"], "eval_metric f1_bin is not a metric of XGBoost: did you mean f1_binary?"),
+        (["--eval_metric", "auc@0.5"], "eval_metric auc@0.5: auc takes no number behind @, as error, map, ndcg"),
         (["--eval_metric", "auc", "--objective", "reg:gamma"], "eval_metric auc measures classes, and reg:gamma has none"),
         (["--eval_metric", "aft-nloglik"], "eval_metric aft-nloglik is of survival:aft"),
         (["--eval_metric", "accuracy"], "eval_metric accuracy measures classes, and reg:squarederror has none"),

@@ -42,6 +42,7 @@ def read(tables: ModuleType, tmp_path: Path) -> Read:
         ("1;2,5\n3;4,0\n", "utf-8", "separated by ';'"),
         ("y\tx\n1\t2.5\n3\t4\n", "utf-16", "separated by tabs"),
         ("y|x\n1|2.5\n3|4\n", "utf-8", "separated by '|'"),
+        ("y x\n1 2.5\n3 4\n", "utf-8", "separated by spaces"),
         ("sep=;\r\ny;x\r\n1;2.5\r\n3;4\r\n", "utf-8", ""),
         ("sep=;\ny;x\n1;2,5\n3;4\n", "utf-8", "x has a comma as decimal sign"),
         ("y,x\r1,2.5\r3,4\r", "utf-8", ""),

@@ -58,7 +58,8 @@ def _about(one: Hyperparameter, code: str = "") -> str:
         words.append(one.kind())
     words += [f"needed with {other} = {', '.join(values)}" for other, values in one.required_with.items()]
     words += [f"changes nothing: {one.changes_nothing}"] if one.changes_nothing else []
-    words += [f"{'other values are ' * (one.default is not None)}not served: {one.refused}"] if one.refused else []
+    others = "other values are " if one.choices or one.default is not None else ""
+    words += [f"{others}not served: {one.refused}"] if one.refused else []
     return "; ".join(words)
 
 

@@ -38,8 +38,7 @@ def create_algorithm(algorithm: Algorithm, image: str, instance_types: Sequence[
     """
     if not algorithm.channels:
         raise LaunchError(f"{algorithm.name} declares no channel, and SageMaker wants at least one")
-    counts = [one for one in algorithm.hyperparameters.values() if not (one.refused or one.changes_nothing)]
-    listed = [one for one in counts if one.type != "folder"]
+    listed = [one for one in algorithm.hyperparameters.values() if _counts(one)]
     objectives = [metric for metric in algorithm.metrics.values() if metric.direction]
     specification: dict[str, Any] = {
         "TrainingImage": image,
@@ -58,6 +57,10 @@ def create_algorithm(algorithm: Algorithm, image: str, instance_types: Sequence[
         "AlgorithmDescription": algorithm.description[:1024],
         "TrainingSpecification": specification,
     }
+
+
+def _counts(one: Hyperparameter) -> bool:
+    return one.type != "folder" and not one.changes_nothing and (len(one.choices) > 1 or not one.refused)
 
 
 def _hyperparameter(one: Hyperparameter) -> dict[str, Any]:

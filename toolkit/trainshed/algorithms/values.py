@@ -33,7 +33,8 @@ class Hyperparameter(Record):
     words: that may stand for a number, such as `auto`.
     default: what the program takes if it is not given; None where that depends, which `help` then says.
     required_with: other hyperparameters and values of theirs with which this one must be given.
-    changes_nothing, refused: why a value other than the default is taken in vain, or is not served; "" where it counts.
+    changes_nothing: why a value other than the default is taken in vain; "" where it counts.
+    refused: why values are not served: those that are not among `choices`, or all but the default where it has none.
     """
 
     name: str
@@ -73,14 +74,16 @@ class Hyperparameter(Record):
         if self.type == "list":
             parts = value if isinstance(value, (list, tuple)) else text.split(",")
             return tuple(part.strip() for part in map(_text, parts) if part.strip())
+        if text.lower() in self.choices and text in ("True", "False"):  # as a command line has a value of JSON
+            text = text.lower()
         self._chosen(text)
         return text
 
     def _chosen(self, text: str) -> None:
         if self.choices and text not in self.choices:
-            near = did_you_mean(text, self.choices)
+            more = self.refused or did_you_mean(text, self.choices)
             listed = some(self.choices, _MOST_CHOICES)
-            raise ValueError(f"{text!r} is not one of {listed}" + (f"; {near}" if near else ""))
+            raise ValueError(f"{text!r} is not one of {listed}" + (f"; {more}" if more else ""))
 
     def _number(self, text: str) -> float:
         least, most = self.range
@@ -91,15 +94,15 @@ class Hyperparameter(Record):
         whole = self.type == "integer"
         # `1000.0` is a whole number, for that is how 1e3 comes out of a JSON file.
         if not (math.isfinite(value) and least <= value <= most and (value.is_integer() or not whole)):
-            raise ValueError(f"{text!r} is not a {self.kind()}")
+            raise ValueError(f"{text!r} is not {'a ' * (not self.choices)}{self.kind()}")
         return int(value) if whole else value
 
     def said_of(self, value: Any) -> str:
         """What is to be said of a value that was read and changes nothing, or is refused; "" for any other."""
-        why = self.refused or self.changes_nothing
+        why = self.changes_nothing if self.choices else self.refused or self.changes_nothing
         if not why or value is None or value == self.default:
             return ""
-        return f"{self.name} {'is not served' if self.refused else 'changes nothing'}: {why}"
+        return f"{self.name} {'is not served' if why == self.refused else 'changes nothing'}: {why}"
 
     def kind(self) -> str:
         """The kind of a value, in words: `whole number from 1 to 8`."""
