@@ -19,6 +19,8 @@ from support.peer_differences import DIFFERENCES  # noqa: E402
 from support.reference_api import api_text  # noqa: E402
 from support.reference_commands import commands_text  # noqa: E402
 from support.spine import place_rows, rows  # noqa: E402
+from support.stub import PATH as STUB  # noqa: E402
+from support.stub import stub_text  # noqa: E402
 from trainshed.algorithms import ENDING  # noqa: E402
 from trainshed.algorithms.about import hyperparameter_table  # noqa: E402
 from trainshed.algorithms.built_in import BUILT_IN  # noqa: E402
@@ -151,3 +153,4 @@ def pages() -> list[Path]:
 if __name__ == "__main__":
     for page in pages():
         page.write_text(refreshed(page.read_text()))
+    STUB.write_text(stub_text())
