@@ -29,6 +29,8 @@ from trainshed.base.errors import EXIT_TABLE  # noqa: E402 (after the path is se
 from trainshed.contract.settings import CHOICES, RANGES, Settings  # noqa: E402
 from trainshed.contract.wire import variables  # noqa: E402
 from trainshed.contract.wire.rules import ON_MACHINE, ON_METRICS, ON_TENSORS  # noqa: E402
+from trainshed.runner.job.schema_json import KINDS  # noqa: E402
+from trainshed.runner.job.schema_json import text as schema_text  # noqa: E402
 from trainshed.studio.catalogue.tables import FACTS  # noqa: E402
 from trainshed.studio.rules.watching import OURS  # noqa: E402
 
@@ -154,3 +156,5 @@ if __name__ == "__main__":
     for page in pages():
         page.write_text(refreshed(page.read_text()))
     STUB.write_text(stub_text())
+    for kind in KINDS:
+        (ROOT / f"docs/{kind}.schema.json").write_text(schema_text(kind))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from support.paths import TOOLKIT
 from support.sources import tree_of
+from trainshed.runner.job import place_fields
 from trainshed.runner.job.fields import FIELDS, Field
 from trainshed.studio.steps import steps_file
 from trainshed.studio.tune import tuning_file
@@ -27,11 +28,12 @@ from typing import Any, Literal, TypedDict
 _KINDS = {
     "text": "str", "whole": "int", "number": "float", "size": "str | int", "duration": "str | float",
     "durations": "str | Sequence[str | float]", "switch": "bool", "words": "Sequence[str]", "path": "str | PathLike[str]",
-    "folder": "str | PathLike[str]",
+    "folder": "str | PathLike[str]", "any": "Any", "list": "Sequence[Any]",
 }  # fmt: skip
 # Fields that Python gives otherwise than a file does.
 _OTHERS = {
     "program": "_Program", "run": "What", "after": "str | Sequence[str]", "tune": "str | Mapping[str, Any]",
+    "search": "Mapping[str, Any] | str",
     "objective": "str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]",
 }  # fmt: skip
 _FIELDS = {
@@ -100,7 +102,7 @@ def _type(row: Field, records: dict[str, str]) -> str:
 
 
 def _mapping(row: Field, records: dict[str, str]) -> str:
-    if row.of == "any" and not row.rows:
+    if row.of == "any" and (not row.rows or row.name in place_fields.OPEN):
         return "Mapping[str, Any]"
     if row.of == "any":
         return _record(row, records)

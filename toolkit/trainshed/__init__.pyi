@@ -132,6 +132,76 @@ _Compiler = TypedDict(
     },
     total=False,
 )
+_Ray = TypedDict(
+    "_Ray",
+    {
+        "address": str | None,  # HOST:PORT of the cluster's head, ray://HOST:PORT of its door for clients, or auto, that of this machine (default: auto)
+        "placement": Literal["auto", "strict_spread", "spread", "pack", "strict_pack"] | None,  # a strategy of Ray's placement groups, or auto: a node for each host where there are enough of them (default: auto)
+        "resources": Mapping[str, Any] | None,  # what each host needs beside CPUs, GPUs and memory, by Ray's names
+        "python": str | None,  # the interpreter that runs the job on the nodes (default: that of Ray's workers)
+        "folder": str | None,  # where nodes keep the job while it runs (default: their folder for temporary files)
+        "shared": Sequence[str] | None,  # folders that all nodes see under the same path as this machine: channels and checkpoints in them stay there
+        "wait_seconds": float | None,  # that the job may wait for resources, 0 for any time (default: 0)
+        "autoscaling": bool | None,  # whether the cluster grows when it is asked for more than it has (default: false)
+    },
+    total=False,
+)
+_Ssh = TypedDict(
+    "_Ssh",
+    {
+        "python": str | None,  # interpreter there (default: that of the `train` on the PATH, else python3)
+        "folder": str | None,  # folder of all runs there; `~` is the user's home there (default: ~/.trainshed)
+        "toolkit": Literal["auto", "there", "send"] | None,  # whose trainshed runs there: there (what the interpreter has), send (ours), or auto: what it has if it is of our version, else ours (default: auto)
+        "config": str | None,  # a configuration file for ssh instead of the user's
+        "addresses": Sequence[str] | None,  # by which the machines reach each other, one for each (default: found out)
+        "data": Mapping[str, str | float | bool] | None,  # folders that are there already, by channel; nothing is sent of these
+        "patience": float | None,  # seconds that a machine may be out of reach before it counts as lost (default: 1800)
+        "engine": Literal["docker", "podman"] | None,  # what runs the job's image there
+    },
+    total=False,
+)
+_Kubernetes = TypedDict(
+    "_Kubernetes",
+    {
+        "kubeconfig": str | None,  # a file (default: KUBECONFIG's, then ~/.kube/config, then the service account of the pod that we are in)
+        "context": str | None,  # of that file (default: its current one)
+        "namespace": str | None,  # of all objects (default: the context's)
+        "queue": str | None,  # a LocalQueue of Kueue (default: none)
+        "jobset": bool | None,  # whether the job becomes a JobSet (default: false)
+        "start_seconds": float | None,  # that pods may be unable to start for a reason that seldom mends itself: an image that cannot be pulled, a volume that cannot be mounted; time in a queue does not count
+        "volumes": Mapping[str, Any] | None,  # PersistentVolumeClaims by channel: a name, or `{claim, path}`; `code` for large code
+        "output": str | None,  # claim for the model, below the job's name
+        "checkpoints": str | None,  # claim for checkpoints (default: the claim of `output`)
+        "secrets": Mapping[str, Any] | None,  # variables from Secrets of the cluster: `{NAME: {name: SECRET, key: KEY}}`
+        "retries": int | None,  # starts of the whole job beyond the first (default: the job's `retries`; 3 in an export)
+        "labels": Mapping[str, str | float | bool] | None,  # labels of all objects
+        "annotations": Mapping[str, str | float | bool] | None,  # annotations of the pods
+        "pod": Mapping[str, Any] | None,  # anything of a pod's spec: merged with ours, lists of named things by name
+        "gpu_resource": str | None,  # the resource that GPUs are (default: nvidia.com/gpu)
+    },
+    total=False,
+)
+_Sagemaker = TypedDict(
+    "_Sagemaker",
+    {
+        "role": str | None,  # ARN of the role that runs the job; needed
+        "instance_type": str | None,  # type of the hosts; needed
+        "output": str | None,  # s3:// address for the model; needed
+        "code": str | None,  # s3:// address of the packed code (`--code` packs it)
+        "channels": Mapping[str, str | float | bool] | None,  # s3:// addresses by channel
+        "checkpoints": str | None,  # s3:// address for checkpoints
+        "volume_gb": int | None,  # disk of each host (default: 30)
+        "spot": bool | None,  # whether spot capacity is used (default: false)
+        "max_wait_seconds": int | None,  # bound on a spot job with its interruptions (default: twice its own time)
+        "subnets": Sequence[str] | None,  # of the VPC; with `security_groups`
+        "security_groups": Sequence[str] | None,  # of the VPC; with `subnets`
+        "tags": Mapping[str, str | float | bool] | None,  # tags of the training job, beside the job's own
+        "keep_alive_seconds": int | None,  # how long hosts stay for the next job (default: the job's `keep_alive`)
+        "encrypt_traffic": bool | None,  # whether traffic between hosts is encrypted (default: false)
+        "network_isolation": bool | None,  # whether hosts reach nothing else (default: false)
+    },
+    total=False,
+)
 _Strategy = TypedDict(
     "_Strategy",
     {
@@ -235,10 +305,10 @@ def make_job(
     notify: Mapping[str, str | _Notify] | None = ...,  # who is told how the run stands: an address by name, or a mapping (docs/notify.md)
     compiler: Literal["auto", "inductor", "xla", "neuron", "off"] | _Compiler | None = ...,  # compile the training steps: a backend, or a mapping
     slurm: Mapping[str, Any] | None = ...,  # options for `--on slurm`
-    ray: Mapping[str, Any] | None = ...,  # options for `--on ray`
-    ssh: Mapping[str, Any] | None = ...,  # options for `--on ssh`
-    kubernetes: Mapping[str, Any] | None = ...,  # options for `--on kubernetes` and `trainshed export kubernetes`
-    sagemaker: Mapping[str, Any] | None = ...,  # options for `trainshed export sagemaker`
+    ray: _Ray | None = ...,  # options for `--on ray`
+    ssh: _Ssh | None = ...,  # options for `--on ssh`
+    kubernetes: _Kubernetes | None = ...,  # options for `--on kubernetes` and `trainshed export kubernetes`
+    sagemaker: _Sagemaker | None = ...,  # options for `trainshed export sagemaker`
 ) -> Job: ...
 def run(
     file: What | Job = ...,
@@ -281,10 +351,10 @@ def run(
     notify: Mapping[str, str | _Notify] | None = ...,  # who is told how the run stands: an address by name, or a mapping (docs/notify.md)
     compiler: Literal["auto", "inductor", "xla", "neuron", "off"] | _Compiler | None = ...,  # compile the training steps: a backend, or a mapping
     slurm: Mapping[str, Any] | None = ...,  # options for `--on slurm`
-    ray: Mapping[str, Any] | None = ...,  # options for `--on ray`
-    ssh: Mapping[str, Any] | None = ...,  # options for `--on ssh`
-    kubernetes: Mapping[str, Any] | None = ...,  # options for `--on kubernetes` and `trainshed export kubernetes`
-    sagemaker: Mapping[str, Any] | None = ...,  # options for `trainshed export sagemaker`
+    ray: _Ray | None = ...,  # options for `--on ray`
+    ssh: _Ssh | None = ...,  # options for `--on ssh`
+    kubernetes: _Kubernetes | None = ...,  # options for `--on kubernetes` and `trainshed export kubernetes`
+    sagemaker: _Sagemaker | None = ...,  # options for `trainshed export sagemaker`
 ) -> Training: ...
 def tune(
     file: str | PathLike[str] | Mapping[str, Any] = ...,
@@ -296,7 +366,7 @@ def tune(
     check: bool = ...,
     name: str | None = ...,  # name of the tuning job and its folder (default: the file's)
     on: Literal["here", "slurm"] | None = ...,  # where trials run
-    search: Mapping[str, Any] | None = ...,  # ranges of hyperparameters by name
+    search: Mapping[str, Any] | str | None = ...,  # ranges of hyperparameters by name, or lists of values
     objective: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = ...,  # `minimize METRIC` or `maximize METRIC`, a mapping, or a list of them
     strategy: Literal["grid", "random", "bayesian", "hyperband", "population"] | _Strategy | None = ...,  # how values are chosen
     max_jobs: int | None = ...,  # trials

@@ -386,7 +386,7 @@ def _job_node(job: What, search: Any, problems: list[Problem]) -> Node:
     """A job as the fields of one. search: of the tuning job, whose values are arguments of a function, too."""
     if isinstance(job, (str, os.PathLike)) and is_job_file(os.fspath(job)):
         return node_of(job)  # read as where a file names it
-    asked = asked_job(job, {}, problems, search or ())
+    asked = asked_job(job, {}, problems, search if isinstance(search, Mapping) else ())
     return Node(asked.values, "job", os.getcwd())
 
 

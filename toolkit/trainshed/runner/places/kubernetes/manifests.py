@@ -30,17 +30,13 @@ from ...files import code
 from ...files.grace import CLUSTER_REPORT_SECONDS
 from ...files.platform_files import config_files, to_json
 from ...job.job import ALL_GPUS, Job
+from ...job.place_fields import known
 from ...job.places import KUBERNETES
 from ...job.references import secrets_of
 from ..base import DEFAULT_SHM
 from ..disclosure import disclosed, disclosures, secret_variables
 from ..target import PlaceFields
 
-FIELDS = (
-    "namespace", "volumes", "output", "checkpoints", "secrets", "retries", "labels", "annotations", "pod", "gpu_resource",
-    "queue", "jobset",
-    "kubeconfig", "context", "start_seconds",  # of `trainshed run`: wishes.py
-)  # fmt: skip
 RUN_LABEL, QUEUE_LABEL = "trainshed/run", "kueue.x-k8s.io/queue-name"
 PORT = 7777  # of rank 0; the hosts' own is the next one
 RETRIES = 3
@@ -77,7 +73,7 @@ class Started:
 
 def of_run(job: Job, started: Started) -> Made:
     """The objects of one start of a run. Raises as `manifests`."""
-    place = PlaceFields(job, KUBERNETES, FIELDS)
+    place = PlaceFields(job, KUBERNETES, known(KUBERNETES.name))
     made = _Export(job, place, bool(place.values.get("jobset")), started)
     return Made(_checked(made, job), made.notes, made.wanted, f"{made.name}-secrets")
 
@@ -89,7 +85,7 @@ def manifests(job: Job, *, jobset: bool = False) -> tuple[list[dict[str, Any]], 
         JobError: the job lacks something that pods need; holds every problem.
         ProgramError: its code cannot be read.
     """
-    place = PlaceFields(job, KUBERNETES, FIELDS)
+    place = PlaceFields(job, KUBERNETES, known(KUBERNETES.name))
     made = _Export(job, place, jobset or place.get("jobset", bool, False))
     return _checked(made, job), made.notes
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from trainshed.contract.config import CHANNEL_NAME
 
 from ...job.job import Job
+from ...job.place_fields import known
 from ...job.places import SSH, refused
 from ..target import PlaceFields
 
@@ -16,7 +17,6 @@ FOLDER = "~/.trainshed"
 TOOLKITS = ("auto", "there", "send")
 ENGINES = ("docker", "podman")
 PATIENCE = 1800.0  # seconds
-_KNOWN = ("python", "folder", "toolkit", "config", "addresses", "data", "patience", "engine")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Options:
 
 def read_options(job: Job) -> Options:
     """Reads what the job's `ssh` says, checked. Raises JobError with everything that is wrong."""
-    place = PlaceFields(job, SSH, _KNOWN)
+    place = PlaceFields(job, SSH, known(SSH.name))
     if not job.machines:
         place.problem("job.hosts", "is missing: which machines?", "hosts: [user@machine], or --hosts user@a,user@b")
     options = Options(
