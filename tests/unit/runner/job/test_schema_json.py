@@ -74,11 +74,7 @@ def test_the_files_of_the_project_fit(tmp_path: Path) -> None:
     needs("trainshed.studio")
     found = {"job": [*EXAMPLES.rglob("job.yaml")], "steps": [*EXAMPLES.rglob("pipeline.yaml")]}
     found |= {"algorithm": [*ENTRYPOINTS.glob("*.algorithm.yaml")], "tune": []}
-    for page, kind, first in (
-        ("tune.md", "tune", "name: digits"),
-        ("steps.md", "steps", "name: "),
-        ("running.md", "job", "name: "),
-    ):
+    for page, kind in (("tune.md", "tune"), ("steps.md", "steps"), ("running.md", "job")):
         blocks = re.findall(r"^```yaml\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
         for number, block in enumerate(block for block in blocks if block.startswith("name: ")):
             found[kind].append(tmp_path / f"{kind}-{number}.yaml")
