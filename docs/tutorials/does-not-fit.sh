@@ -2,10 +2,10 @@
 #: small, so that it runs anywhere, and is cut all the same. `pip install 'trainshed[torch]'` brings PyTorch.
 cp -r "$CHECKOUT/examples/pipeline/." .
 cat train.py
-#: `parallel.Model` wraps the model, and the function with the decorator is one step. The job file asks for two ranks:
+#: `PipelineModel` wraps the model, and the function below `@pipe.step` is one step. The job file asks for two ranks:
 cat job.yaml
 #: How would it be cut? `plan` measures the layers, and says what each stage needs, without training:
-trainshed plan train.py --stages 2 --microbatches 4
+trainshed plan --stages 2 --microbatches 4 train.py
 #: Train it. The model that it leaves is whole, and loads on one device:
 trainshed run job.yaml
 ls runs/*/algo-1/model

@@ -19,7 +19,7 @@ NEEDS = {"two-ranks": "torch", "two-machines": "torch", "does-not-fit": "torch",
 # What a reader sees at its end, or on the way.
 SEEN = {
     "first-run": "report.html",
-    "two-ranks": "the ranks train as one process does",
+    "two-ranks": "it trains as one process does",
     "resume": "going on at epoch",
     "two-machines": "algo-2",
     "tune": "8 of 8 trials over",
@@ -66,5 +66,5 @@ def test_the_five_tasks_in_python_work(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    for said in ("model.tar.gz", "loss", "train-0001: Completed", "invalid float value: 'high'"):
+    for said in ("model.tar.gz", "loss", ": Completed> {'loss': ", "invalid float value: 'high'"):
         assert said in done.stdout

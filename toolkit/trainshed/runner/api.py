@@ -245,17 +245,25 @@ def asked_job(file: What, fields: Mapping[str, Any], problems: list[Problem], to
         asked = AskedJob(values, extra, path, os.path.splitext(os.path.basename(path))[0])
     elif file:
         given = {"program": file}
-    arguments = {**(given.get("hyperparameters") or {}), **(fields.get("hyperparameters") or {}), **dict.fromkeys(to_come)}
     for name, value in (*given.items(), *fields.items()):
         if name == "program" and callable(value):
             from .files.function_program import as_program
 
-            value = as_program(value, arguments, os.environ)
+            value = as_program(value, _arguments(asked, given, fields, to_come), os.environ)
         node, present = node_of(value), asked.values.get(name)
         if isinstance(node.value, dict) and present is not None and isinstance(present.value, dict):
             node = Node({**present.value, **node.value}, node.where, node.folder)
         asked.values[name] = node
     return asked
+
+
+def _arguments(
+    asked: AskedJob, given: Mapping[str, Any], fields: Mapping[str, Any], to_come: Iterable[str]
+) -> dict[str, Any]:
+    """The hyperparameters of a function; what is not a mapping of them is refused later, in words."""
+    kept = asked.values["hyperparameters"].value if "hyperparameters" in asked.values else None
+    sources = (kept, given.get("hyperparameters"), fields.get("hyperparameters"), dict.fromkeys(to_come))
+    return {str(name): value for source in sources if isinstance(source, Mapping) for name, value in source.items()}
 
 
 def run(
