@@ -133,3 +133,12 @@ def test_steps_are_made_of_functions(folder: Path) -> None:
     with pytest.raises(JobError, match="is not a parameter of the pipeline"):
         trainshed.steps("pipeline.yaml", params={"rate": 1})
     assert not os.path.exists("pipelines/pipeline")
+
+
+def test_what_is_no_job_and_no_step_is_refused_in_words(folder: Path) -> None:
+    asked: dict[str, Any] = {"search": {"a": [1]}, "objective": "minimize loss", "strategy": "grid"}
+    with pytest.raises(JobError, match="must be a job file, or the fields of one"):
+        trainshed.tune(job=3, **asked)  # type: ignore[arg-type]
+    with pytest.raises(JobError, match="steps"):
+        trainshed.steps(steps=[1])  # type: ignore[arg-type]
+    assert not (folder / "tunes").exists() and not (folder / "pipelines").exists()

@@ -78,7 +78,7 @@ class Batch:
             check: raise TrainshedError if it could not be run, or has come to nothing.
         """
         try:
-            while self.running:
+            while self.running if self._process is None else self._process.poll() is None:  # another's may go on
                 self._print_log(echo)
                 time.sleep(_LOOK)
             self._print_log(echo)
@@ -309,11 +309,10 @@ def steps(
     problems: list[Problem] = []
     values, path = _values(file, fields, "pipeline", problems)
     present = values.get("params")
-    known = params or {} if present is None else present.value or {}
-    given = {name: value for name, value in (params or {}).items() if name in known}
-    if given:
-        values["params"] = _merged(present, node_of(given))
-    unknown = {name: "" for name in params or () if name not in given}
+    known = {name: value for name, value in (params or {}).items() if present is None or name in (present.value or ())}
+    if known:
+        values["params"] = _merged(present, node_of(known))
+    unknown = {name: "" for name in params or () if name not in known}
     pipeline = pipeline_of(values, path, os.environ, unknown, problems)
     made = Pipeline(StepsFolder(f"{PIPELINES}/{pipeline.name}"))
     work = partial(running.run, pipeline, made.folder, os.environ.copy(), from_step=from_step, no_cache=no_cache)
@@ -321,9 +320,9 @@ def steps(
     return made.wait(echo=echo, check=check) if wait else made
 
 
-def compare(*runs: Training | str) -> Comparison:
-    """Compares runs, or runs of these names, side by side; the first is the base. Raises TrainshedError."""
-    return Comparison([(one if isinstance(one, Training) else find(one)).folder for one in runs])
+def compare(base: Training | str, /, *others: Training | str) -> Comparison:
+    """Compares runs, or runs of these names, with the first one. Raises TrainshedError."""
+    return Comparison([(one if isinstance(one, Training) else find(one)).folder for one in (base, *others)])
 
 
 def report(run: Training | str, path: str = "") -> str:
@@ -384,14 +383,17 @@ def _merged(present: Node | None, node: Node) -> Node:
 
 def _job_node(job: What, search: Any, problems: list[Problem]) -> Node:
     """A job as the fields of one. search: of the tuning job, whose values are arguments of a function, too."""
-    if isinstance(job, (str, os.PathLike)) and is_job_file(os.fspath(job)):
+    path = os.fspath(job) if isinstance(job, (str, os.PathLike)) else ""
+    if is_job_file(path) or not (path or callable(job) or isinstance(job, Mapping)):
         return node_of(job)  # read as where a file names it
     asked = asked_job(job, {}, problems, search if isinstance(search, Mapping) else ())
     return Node(asked.values, "job", os.getcwd())
 
 
-def _steps_node(steps: Mapping[str, Any], problems: list[Problem]) -> Node:
-    """Steps by name, whose jobs may be functions or programs."""
+def _steps_node(steps: Any, problems: list[Problem]) -> Node:
+    """Steps by name, whose jobs may be functions or programs; what is none is refused later, in words."""
+    if not isinstance(steps, Mapping):
+        return node_of(steps)
     made = {}
     for name, step in steps.items():
         if not isinstance(step, Mapping):
