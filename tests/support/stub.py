@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Iterator
 
 from support.paths import TOOLKIT
@@ -56,7 +57,7 @@ def stub_text() -> str:
     ]
     names = [f"from .{home} import {name} as {name}\n" for home, name in _names(faces) if name not in _FIELDS]
     names += [
-        "from .runner.job.job import Job\n",
+        "from .runner.job.job import Job as _Job\n",
         "\n__version__: str\n",
         "_Program = str | PathLike[str] | Callable[..., Any]\n",
     ]
@@ -78,13 +79,14 @@ def _function(node: ast.FunctionDef, fields: Iterable[Field], records: dict[str,
     first = [f"    {one.arg}: {_annotation(one)} = ...,\n" for one in own.posonlyargs]
     named = [f"    {one.arg}: {_annotation(one)} = ...,\n" for one in own.kwonlyargs]
     given = [f"    {row.name}: {_type(row, records)} | None = ...,  # {row.help}\n" for row in fields]
-    returns = ast.unparse(node.returns) if node.returns else "Any"
+    returns = re.sub(r"\bJob\b", "_Job", ast.unparse(node.returns)) if node.returns else "Any"
     arguments = "".join([*first, "    /,\n    *,\n", *named, *given])
     return f"def {node.name}(\n{arguments}) -> {returns}: ...\n"
 
 
 def _annotation(one: ast.arg) -> str:
-    return (ast.unparse(one.annotation) if one.annotation else "Any").replace("os.PathLike", "PathLike")
+    said = ast.unparse(one.annotation) if one.annotation else "Any"
+    return re.sub(r"\bJob\b", "_Job", said.replace("os.PathLike", "PathLike"))
 
 
 def _type(row: Field, records: dict[str, str]) -> str:

@@ -15,7 +15,7 @@ from .studio.python_api import Pipeline as Pipeline
 from .studio.python_api import Tuning as Tuning
 from .studio.python_api import compare as compare
 from .studio.python_api import report as report
-from .runner.job.job import Job
+from .runner.job.job import Job as _Job
 
 __version__: str
 _Program = str | PathLike[str] | Callable[..., Any]
@@ -309,9 +309,9 @@ def make_job(
     ssh: _Ssh | None = ...,  # options for `--on ssh`
     kubernetes: _Kubernetes | None = ...,  # options for `--on kubernetes` and `trainshed export kubernetes`
     sagemaker: _Sagemaker | None = ...,  # options for `trainshed export sagemaker`
-) -> Job: ...
+) -> _Job: ...
 def run(
-    file: What | Job = ...,
+    file: What | _Job = ...,
     /,
     *,
     on: str = ...,

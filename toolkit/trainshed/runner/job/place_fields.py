@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from .field import DAY, Field
+from .places import KUBERNETES, RAY, SAGEMAKER, SLURM, SSH
 
 _MONTH = 28 * DAY
 ROWS: dict[str, tuple[Field, ...]] = {
-    "slurm": (
+    SLURM.name: (
         Field("runtime", "choice", "what starts the image on the nodes: pyxis (enroot) through srun, apptainer (or "
               "singularity), none, or the first of these that is there (default: auto); every other name is an option "
               "of sbatch by its long name, like partition: gpu, or true for one without a value",
               choices=("auto", "pyxis", "apptainer", "none")),
     ),
-    "ssh": (
+    SSH.name: (
         Field("python", "text", "interpreter there (default: that of the `train` on the PATH, else python3)"),
         Field("folder", "text", "folder of all runs there; `~` is the user's home there (default: ~/.trainshed)"),
         Field("toolkit", "choice", "whose trainshed runs there: there (what the interpreter has), send (ours), or auto: "
@@ -24,7 +25,7 @@ ROWS: dict[str, tuple[Field, ...]] = {
               low=1, high=_MONTH),
         Field("engine", "choice", "what runs the job's image there", choices=("docker", "podman")),
     ),
-    "ray": (
+    RAY.name: (
         Field("address", "text", "HOST:PORT of the cluster's head, ray://HOST:PORT of its door for clients, or auto, that "
               "of this machine (default: auto)"),
         Field("placement", "choice", "a strategy of Ray's placement groups, or auto: a node for each host where there are "
@@ -37,7 +38,7 @@ ROWS: dict[str, tuple[Field, ...]] = {
         Field("wait_seconds", "number", "that the job may wait for resources, 0 for any time (default: 0)", high=1e12),
         Field("autoscaling", "switch", "whether the cluster grows when it is asked for more than it has (default: false)"),
     ),
-    "kubernetes": (
+    KUBERNETES.name: (
         Field("kubeconfig", "text", "a file (default: KUBECONFIG's, then ~/.kube/config, then the service account of the "
               "pod that we are in)"),
         Field("context", "text", "of that file (default: its current one)"),
@@ -58,7 +59,7 @@ ROWS: dict[str, tuple[Field, ...]] = {
         Field("pod", "mapping", "anything of a pod's spec: merged with ours, lists of named things by name"),
         Field("gpu_resource", "text", "the resource that GPUs are (default: nvidia.com/gpu)"),
     ),
-    "sagemaker": (
+    SAGEMAKER.name: (
         Field("role", "text", "ARN of the role that runs the job; needed"),
         Field("instance_type", "text", "type of the hosts; needed"),
         Field("output", "text", "s3:// address for the model; needed"),
@@ -78,7 +79,7 @@ ROWS: dict[str, tuple[Field, ...]] = {
         Field("network_isolation", "switch", "whether hosts reach nothing else (default: false)"),
     ),
 }  # fmt: skip
-OPEN = {"slurm"}  # whose other names are somebody else's options
+OPEN = {SLURM.name}  # whose other names are somebody else's options
 
 
 def known(place: str) -> tuple[str, ...]:
