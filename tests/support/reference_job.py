@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from trainshed.contract.wire.pipeline import PipelineSettings
-from trainshed.runner.job import algorithm_fields, place_fields
-from trainshed.runner.job.fields import FIELDS, Field
+from trainshed.runner.job import algorithm_fields
+from trainshed.runner.job.fields import FIELDS, PLACES, Field
+from trainshed.runner.job.places import BUILT_IN
 from trainshed.studio.steps import steps_file
 from trainshed.studio.tune import tuning_file
 
@@ -73,7 +74,7 @@ def default_of(kind: type[Any]) -> dict[str, Any]:
 def _all(rows: tuple[Field, ...], prefix: str = "") -> Iterator[tuple[str, Field]]:
     for row in rows:
         yield f"{prefix}{row.name}", row
-        if row.name not in place_fields.ROWS:  # those have tables of their own
+        if row.name not in PLACES:  # those have tables of their own
             yield from _all(row.rows, f"{prefix}{row.name}.{'NAME.' if row.kind == 'mapping' else ''}")
 
 
@@ -96,6 +97,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "tune_fields": lambda: fields_table(tuning_file.FIELDS),
     "steps_fields": lambda: fields_table(steps_file.FIELDS),
     "algorithm_fields": lambda: fields_table(algorithm_fields.FIELDS),
-    **{f"{place}_options": partial(fields_table, rows) for place, rows in place_fields.ROWS.items()},
+    **{f"{place}_options": partial(fields_table, BUILT_IN[place].fields) for place in PLACES},
     "pipeline_settings": lambda: options_table(PipelineSettings, without=("open",)),
 }  # fmt: skip

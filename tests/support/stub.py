@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from support.paths import TOOLKIT
 from support.sources import tree_of
-from trainshed.runner.job import place_fields
 from trainshed.runner.job.fields import FIELDS, Field
+from trainshed.runner.job.places import BUILT_IN
 from trainshed.studio.steps import steps_file
 from trainshed.studio.tune import tuning_file
 
@@ -57,7 +57,7 @@ def stub_text() -> str:
     ]
     names = [f"from .{home} import {name} as {name}\n" for home, name in _names(faces) if name not in _FIELDS]
     names += [
-        "from .runner.job.job import Job as _Job\n",
+        "from trainshed.runner.job.job import Job as _Job\n",
         "\n__version__: str\n",
         "_Program = str | PathLike[str] | Callable[..., Any]\n",
     ]
@@ -104,7 +104,7 @@ def _type(row: Field, records: dict[str, str]) -> str:
 
 
 def _mapping(row: Field, records: dict[str, str]) -> str:
-    if row.of == "any" and (not row.rows or row.name in place_fields.OPEN):
+    if row.of == "any" and (not row.rows or BUILT_IN[row.name].open_fields):
         return "Mapping[str, Any]"
     if row.of == "any":
         return _record(row, records)

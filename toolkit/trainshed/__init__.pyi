@@ -15,7 +15,7 @@ from .studio.python_api import Pipeline as Pipeline
 from .studio.python_api import Tuning as Tuning
 from .studio.python_api import compare as compare
 from .studio.python_api import report as report
-from .runner.job.job import Job as _Job
+from trainshed.runner.job.job import Job as _Job
 
 __version__: str
 _Program = str | PathLike[str] | Callable[..., Any]

@@ -25,7 +25,6 @@ from trainshed.contract.wire.checkpoint_every import FORM as EVERY_FORM
 
 from .field import DAY, Field
 from .job import DEFAULT_GRACE
-from .place_fields import ROWS as PLACE_ROWS
 from .places import BUILT_IN
 
 TYPE_CHECKING = False
@@ -402,7 +401,7 @@ FIELDS = _kept(
     ),
 )  # fmt: skip
 PLACES = tuple(place.name for place in BUILT_IN.values() if place.options)
-FIELDS += tuple(Field(name, "mapping", BUILT_IN[name].options, rows=PLACE_ROWS[name]) for name in PLACES)
+FIELDS += tuple(Field(name, "mapping", BUILT_IN[name].options, rows=BUILT_IN[name].fields) for name in PLACES)
 BY_NAME = {row.name: row for row in FIELDS}
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from trainshed.base.wings import module_of_wing
 
-from . import algorithm_fields, place_fields
+from . import algorithm_fields
 from .field_parsers import LONGEST_REGEX
 from .fields import FIELDS, Field
+from .places import BUILT_IN
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _ITEM = {"type": ["string", "number", "boolean", "null"]}
@@ -168,8 +169,8 @@ def _whole(row: Field) -> dict[str, Any]:
 
 def _mapping(row: Field) -> dict[str, Any]:
     """Names that the user chooses; null stands for an absent mapping."""
-    if row.name in place_fields.ROWS:
-        return {**_record(row.rows), "additionalProperties": row.name in place_fields.OPEN}
+    if row.of == "any" and row.rows:
+        return {**_record(row.rows), "additionalProperties": BUILT_IN[row.name].open_fields}
     if row.of == "any":
         return {"type": "object"}
     limit = {"maxProperties": row.most} if row.most else {}

@@ -14,7 +14,6 @@ from trainshed.contract.paths import DEFAULT_BASE
 
 from ..files.platform_files import hyperparameters
 from ..job.job import Job
-from ..job.place_fields import known
 from ..job.places import SAGEMAKER
 from .disclosure import disclosed, disclosures, secret_variables
 from .target import PlaceFields
@@ -33,7 +32,7 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
     Raises:
         JobError: the job lacks something that the platform needs; holds every problem.
     """
-    place = PlaceFields(job, SAGEMAKER, known(SAGEMAKER.name))
+    place = PlaceFields(job, SAGEMAKER, SAGEMAKER.known)
     notes: list[str] = []
     uri = _uris(place)
     code, output = uri("code"), uri("output")

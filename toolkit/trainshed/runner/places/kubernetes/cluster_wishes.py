@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 
 from ...job.job import Job
-from ...job.place_fields import known
 from ...job.places import KUBERNETES, refused
 from ..target import PlaceFields
 
@@ -37,7 +36,7 @@ class Options:
 
 def read_options(job: Job) -> Options:
     """The job's `kubernetes`, as far as it speaks of the cluster. Raises JobError with everything that is wrong."""
-    place = PlaceFields(job, KUBERNETES, known(KUBERNETES.name))
+    place = PlaceFields(job, KUBERNETES, KUBERNETES.known)
     seconds = place.values.get("start_seconds", START_SECONDS)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds <= _LONGEST:
         place.problem("start_seconds", "must be seconds, from 1")

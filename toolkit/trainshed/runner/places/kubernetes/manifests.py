@@ -30,7 +30,6 @@ from ...files import code
 from ...files.grace import CLUSTER_REPORT_SECONDS
 from ...files.platform_files import config_files, to_json
 from ...job.job import ALL_GPUS, Job
-from ...job.place_fields import known
 from ...job.places import KUBERNETES
 from ...job.references import secrets_of
 from ..base import DEFAULT_SHM
@@ -73,7 +72,7 @@ class Started:
 
 def of_run(job: Job, started: Started) -> Made:
     """The objects of one start of a run. Raises as `manifests`."""
-    place = PlaceFields(job, KUBERNETES, known(KUBERNETES.name))
+    place = PlaceFields(job, KUBERNETES, KUBERNETES.known)
     made = _Export(job, place, bool(place.values.get("jobset")), started)
     return Made(_checked(made, job), made.notes, made.wanted, f"{made.name}-secrets")
 
@@ -85,7 +84,7 @@ def manifests(job: Job, *, jobset: bool = False) -> tuple[list[dict[str, Any]], 
         JobError: the job lacks something that pods need; holds every problem.
         ProgramError: its code cannot be read.
     """
-    place = PlaceFields(job, KUBERNETES, known(KUBERNETES.name))
+    place = PlaceFields(job, KUBERNETES, KUBERNETES.known)
     made = _Export(job, place, jobset or place.get("jobset", bool, False))
     return _checked(made, job), made.notes
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from trainshed.base.errors import JobError, Problem, did_you_mean
 
 from ...job.job import Job
-from ...job.place_fields import known
 from ...job.places import RAY, refused
 from ..target import PlaceFields
 
@@ -54,7 +53,7 @@ def with_address(job: Job, address: str) -> Job:
 
 def read_options(job: Job, environ: Mapping[str, str]) -> Options:
     """The job's `ray` mapping. Raises JobError, also for what jobs cannot have on Ray."""
-    place = PlaceFields(job, RAY, known(RAY.name))
+    place = PlaceFields(job, RAY, RAY.known)
     placement = place.get("placement", str, "auto")
     if placement not in PLACEMENTS:
         near = did_you_mean(placement, PLACEMENTS)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from trainshed.contract.config import CHANNEL_NAME
 
 from ...job.job import Job
-from ...job.place_fields import known
 from ...job.places import SSH, refused
 from ..target import PlaceFields
 
@@ -46,7 +45,7 @@ class Options:
 
 def read_options(job: Job) -> Options:
     """Reads what the job's `ssh` says, checked. Raises JobError with everything that is wrong."""
-    place = PlaceFields(job, SSH, known(SSH.name))
+    place = PlaceFields(job, SSH, SSH.known)
     if not job.machines:
         place.problem("job.hosts", "is missing: which machines?", "hosts: [user@machine], or --hosts user@a,user@b")
     options = Options(
