@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +20,9 @@ from support.peer_differences import DIFFERENCES  # noqa: E402
 from support.reference_api import api_text  # noqa: E402
 from support.reference_commands import commands_text  # noqa: E402
 from support.spine import place_rows, rows  # noqa: E402
+from support.stub import PATH as STUB  # noqa: E402
+from support.stub import stub_text  # noqa: E402
+from support.tutorials import TUTORIALS, shown  # noqa: E402
 from trainshed.algorithms import ENDING  # noqa: E402
 from trainshed.algorithms.about import hyperparameter_table  # noqa: E402
 from trainshed.algorithms.built_in import BUILT_IN  # noqa: E402
@@ -29,6 +33,8 @@ from trainshed.contract.wire import variables  # noqa: E402
 from trainshed.contract.wire.rules import ON_MACHINE, ON_METRICS, ON_TENSORS  # noqa: E402
 from trainshed.runner.job.places import BUILT_IN as BUILT_IN_PLACES  # noqa: E402
 from trainshed.runner.job.places import Can  # noqa: E402
+from trainshed.runner.job.schema_json import KINDS  # noqa: E402
+from trainshed.runner.job.schema_json import text as schema_text  # noqa: E402
 from trainshed.studio.catalogue.tables import FACTS  # noqa: E402
 from trainshed.studio.rules.watching import OURS  # noqa: E402
 
@@ -120,6 +126,25 @@ def built_in_table() -> str:
     return table(("the platform's", "here", "what is different, or what to use"), rows)
 
 
+PYTHON = ROOT / "docs/evidence/python"
+PEERS = ("trainshed", "sagemaker", "ray", "submitit", "kubeflow")
+
+
+def python_tasks_table() -> str:
+    """How many lines five tasks take with each library: `task:` begins one, `Not served` says that there is no way."""
+    scripts = [re.split(r"^# task: (.*)\n", (PYTHON / f"with_{name}.py").read_text(), flags=re.MULTILINE) for name in PEERS]
+    rows = []
+    for number in range(1, len(scripts[0]), 2):
+        assert len({script[number] for script in scripts}) == 1, "the same tasks in each script"
+        rows.append((scripts[0][number], *(_lines(script[number + 1]) for script in scripts)))
+    return table(("task", *(f"[{name}](python/with_{name}.py)" for name in PEERS)), rows)
+
+
+def _lines(text: str) -> str:
+    count = sum(bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines())
+    return f"{count}, not served" if "# Not served" in text else str(count)
+
+
 def program_table(name: str) -> Callable[[], str]:
     """The hyperparameters that a ready program declares."""
 
@@ -142,9 +167,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "spine": lambda: table(("whole jobs", "tests, below `tests/`"), rows()),
     "spine_places": lambda: table(("place", "one process", "torch.distributed, one host", "many hosts"), place_rows()),
+    "python_tasks": python_tasks_table,
     "rules": rules_table,
     "variables": variables_table,
     **{name: program_table(name) for name in PROGRAMS},
+    **{f"tutorial_{path.stem.replace('-', '_')}": partial(shown, path) for path in TUTORIALS},
 }
 
 
@@ -165,3 +192,6 @@ def pages() -> list[Path]:
 if __name__ == "__main__":
     for page in pages():
         page.write_text(refreshed(page.read_text()))
+    STUB.write_text(stub_text())
+    for kind in KINDS:
+        (ROOT / f"docs/{kind}.schema.json").write_text(schema_text(kind))

@@ -70,7 +70,7 @@ EXAMPLES = {
     "data show": "trainshed data show data",
     "data check": "trainshed data check tabular data --hp target=income",
     "data bench": "trainshed data bench data --workers 0,2",
-    "plan": "trainshed plan train.py --stages 2 --microbatches 4",
+    "plan": "trainshed plan --stages 2 --microbatches 4 train.py",
     "verify": "trainshed verify train.py -n 2 --hp epochs=1",
     "completion": "trainshed completion bash > trainshed.bash",
 }

@@ -42,7 +42,7 @@ _STUDIO = {
     f"studio/{room}"
     for room in (
         *("ui", "pages", "catalogue", "lineage", "tracking", "models", "batches", "tune", "steps", "rules"),
-        *("compare", "forecast", "run_report", "watch"),
+        *("compare", "forecast", "run_report", "watch", "python_api"),
     )
 }
 MAY_KNOW: dict[str, set[str]] = {
@@ -71,6 +71,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/ui": {*RUNNER_PARTS, "metrics", "observe", "studio/pages", "studio/catalogue"},
     "studio/catalogue": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/compare": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
+    "studio/python_api": {*RUNNER_PARTS, *(f"studio/{room}" for room in ("batches", "compare", "pages", "steps", "tune"))},
     "studio/forecast": {"base"},
     "studio/run_report": {*RUNNER_PARTS, "studio/pages"},
     "studio/watch": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},

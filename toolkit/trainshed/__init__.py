@@ -8,7 +8,11 @@ What is loaded late has its types in __init__.pyi: an import here, even one for 
 """
 
 __version__ = "0.2.0.dev0"
-__all__ = ["JobFailed", "Training", "find", "make_job", "run", "runs"]
+__all__ = [
+    "Comparison", "JobFailed", "Pipeline", "Training", "Tuning", "compare", "find", "make_job", "report", "run", "runs",
+    "steps", "tune",
+]  # fmt: skip
+_OF_STUDIO = {"Comparison", "Pipeline", "Tuning", "compare", "report", "steps", "tune"}  # a wing, which may be left out
 
 
 def __dir__() -> list[str]:
@@ -19,5 +23,7 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         from importlib import import_module  # by name: every module begins with this one, which must need none of them
 
-        return getattr(import_module("trainshed.runner"), name)
+        if name not in _OF_STUDIO:
+            return getattr(import_module("trainshed.runner"), name)
+        return getattr(import_module("trainshed.base.wings").module_of_wing("studio.python_api", f"trainshed.{name}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

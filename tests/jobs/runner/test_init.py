@@ -27,7 +27,9 @@ print(os.environ["SM_CHANNEL_TRAIN"], os.environ.get("SM_CHANNEL_EXTRA"))
 def test_an_empty_folder_becomes_a_job_that_trains(project: Project) -> None:
     done = project.command("init")
     assert done.status == 0, done.output
-    assert sorted(path.name for path in project.folder.iterdir()) == [".dockerignore", "Dockerfile", "job.yaml", "train.py"]
+    assert sorted(path.name for path in project.folder.iterdir()) == [
+        *(".dockerignore", ".job.schema.json", "Dockerfile", "job.yaml", "train.py")
+    ]
     ran = project.trainshed("run", "job.yaml", "--hp", "epochs=2")
     assert ran.status == 0, ran.output
     assert len(re.findall(r"^metric loss=", ran.stdout, re.MULTILINE)) == 2

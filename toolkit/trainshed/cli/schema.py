@@ -1,4 +1,4 @@
-"""`trainshed schema`: the job file's JSON schema."""
+"""`trainshed schema`: the JSON schemas of what people write."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from .parser import Parser
 
 def add_arguments(parser: Parser) -> None:
     """The command line."""
-    parser.description = "Prints the JSON schema of the job file, for editors that check while you write."
+    from trainshed.runner.job.schema_json import KINDS
+
+    parser.description = "Prints a JSON schema, for editors that check while you write."
+    what = "of a job file (the default), a tuning file, a pipeline of steps, or what a program declares"
+    parser.add_argument("kind", nargs="?", default="job", choices=KINDS, help=what)
 
 
 def run(options: Namespace) -> int:
-    """Prints the schema; returns the exit status."""
+    """Prints the schema; returns the exit status. Raises TrainshedError."""
     from trainshed.runner.job.schema_json import text
 
-    print(text(), end="")
+    print(text(options.kind), end="")
     return EXIT_SUCCESS

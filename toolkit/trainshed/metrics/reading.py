@@ -286,6 +286,15 @@ def read(outputs: Iterable[str]) -> dict[str, Curve]:
     return reader.curves()
 
 
+def by_step(curves: Iterable[Curve]) -> list[tuple[int, dict[str, float]]]:
+    """Each step with the last value of each metric at it, in the order of the steps."""
+    rows: dict[int, dict[str, float]] = {}
+    for one in curves:
+        for value, step in zip(one.track.values, one.whole_steps(), strict=True):
+            rows.setdefault(step, {})[one.name] = value
+    return sorted(rows.items())
+
+
 def curves_of(points: Iterable[Point]) -> dict[str, Curve]:
     """The curves of points that one process measured."""
     tracks: Tracks = {}

@@ -18,10 +18,6 @@ from trainshed.runner.job.places import SAGEMAKER
 from .disclosure import disclosed, disclosures, secret_variables
 from .target import PlaceFields
 
-FIELDS = (
-    "role", "instance_type", "output", "code", "channels", "checkpoints", "volume_gb", "spot", "max_wait_seconds", "subnets",
-    "security_groups", "tags", "keep_alive_seconds", "encrypt_traffic", "network_isolation",
-)  # fmt: skip
 DEFAULT_RUNTIME = 86_400
 DEFAULT_VOLUME = 30  # GB
 # The service's own limits.
@@ -36,7 +32,7 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
     Raises:
         JobError: the job lacks something that the platform needs; holds every problem.
     """
-    place = PlaceFields(job, SAGEMAKER, FIELDS)
+    place = PlaceFields(job, SAGEMAKER, SAGEMAKER.known)
     notes: list[str] = []
     uri = _uris(place)
     code, output = uri("code"), uri("output")

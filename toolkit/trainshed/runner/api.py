@@ -10,29 +10,34 @@ A job runs in a separate process. So it works in notebooks and in threads, and i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainshed.base.errors import JobError, Problem, TrainshedError
 from trainshed.base.voice import tell
+from trainshed.base.wings import has_wing, module_of_wing
 from trainshed.contract.hyperparameters import SpelledFloat
+from trainshed.metrics.reading import Reader, by_step
 from trainshed.observe.goodput import share_of
 
 from .control.detached import start
 from .control.operations import clone, public_status, remove, state_of, stop, to_resume
 from .control.parent import with_parent
 from .display.follow import follow, logs_of, tagged
+from .files.run import REPORT
 from .job import places, read
 from .job.job import Job
 from .job.nodes import Node
 from .job.request import is_job_file, read_file
-from .state.outputs import last_values
+from .state.outputs import last_values, outputs_of
 from .state.run_goodput import goodput_of
 from .state.stored import Stored, every, load, newest
 from .state.stored import find as find_stored
 
 What = str | os.PathLike[str] | Mapping[str, Any] | Callable[..., Any]
+_LOOK = 0.5  # seconds between two looks at a run
 
 
 class JobFailed(TrainshedError):
@@ -49,6 +54,7 @@ class Training:
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
+        self._read = Reader(None)
 
     @property
     def name(self) -> str:
@@ -81,6 +87,28 @@ class Training:
         """Last value of each metric so far, also while the run goes on; NaN and infinities as such."""
         run = self._load()
         return last_values(run.folder, run.status)
+
+    def history(self) -> Any:
+        """All metrics so far, also while the run goes on: a row for each step, with `step` and the metrics.
+
+        Returns:
+            A DataFrame where pandas is installed, else a list of dicts.
+        """
+        self._read.read_on(outputs_of(self.folder))
+        found = by_step(self._read.curves().values())
+        return as_frame([{"step": step} | values | {"step": step} for step, values in found])  # a metric may be named step
+
+    def live(self) -> Iterator[dict[str, float]]:
+        """Yields the last value of each metric as often as one changes, until the run is over."""
+        shown: dict[str, float] | None = None
+        while True:
+            over = not self.running  # asked first: what is written after it is read
+            if repr(found := self.metrics) != repr(shown):  # NaN is not equal to itself
+                yield found
+                shown = found
+            if over:
+                return
+            time.sleep(_LOOK)
 
     @property
     def goodput(self) -> float | None:
@@ -143,6 +171,14 @@ class Training:
         start(made.job, os.environ, again=made, on=run.place.name)
         return self.wait(echo=echo, check=check) if wait else self
 
+    def report(self, path: str = "") -> str:
+        """Writes its report, one HTML file; returns the path (default: report.html in its folder). Raises TrainshedError."""
+        run = self._load()
+        path = path or f"{run.folder}/{REPORT}"
+        view = module_of_wing("studio.run_report", "report")
+        view.write(view.facts_of(run), path)
+        return path
+
     def clone(self) -> str:
         """A job file that makes it again."""
         return clone(self._load())
@@ -154,6 +190,12 @@ class Training:
     def _load(self) -> Stored:
         self._stored = load(self._stored.folder)
         return self._stored
+
+    def _repr_html_(self) -> str | None:
+        """How it stands, with its curves, for a notebook; shown again, it is read again."""
+        if not has_wing("studio"):
+            return None
+        return str(module_of_wing("studio.run_report", "a notebook's view").in_notebook(self._load()))
 
     def __repr__(self) -> str:
         return f"<Training {self.name}: {' '.join(filter(None, state_of(self._load(), os.environ)))}>"
@@ -172,26 +214,56 @@ def make_job(file: What = "", /, **fields: Any) -> Job:
         JobError: something is wrong; holds every problem.
     """
     problems: list[Problem] = []
-    values: dict[str, Node] = {}
-    extra: dict[str, Any] = {}
-    origin, name = "job", ""
-    if isinstance(file, Mapping):
-        values = dict(_node(dict(file)).value)
-    elif callable(file):
-        from .files.function_program import as_program
+    asked = asked_job(file, fields, problems)
+    made = read.read(asked.values, os.environ, asked.origin, asked.name, problems)
+    return replace(made, **asked.extra)
 
-        values["program"] = _node(as_program(file, fields.get("hyperparameters", {}), os.environ))
-    elif file and is_job_file(path := os.fspath(file)):
-        origin, name = path, os.path.splitext(os.path.basename(path))[0]
+
+@dataclass(frozen=True)
+class AskedJob:
+    """The fields of a job that Python gave. extra: further fields of `Job`; origin, name: as `read.read` takes them."""
+
+    values: dict[str, Node]
+    extra: dict[str, Any] = field(default_factory=dict)
+    origin: str = "job"
+    name: str = ""
+
+
+def asked_job(file: What, fields: Mapping[str, Any], problems: list[Problem], to_come: Iterable[str] = ()) -> AskedJob:
+    """The arguments of `make_job`, not checked yet.
+
+    Args:
+        problems: gets what is wrong with a job file.
+        to_come: hyperparameters whose values somebody else chooses.
+    """
+    asked = AskedJob({})
+    given: Mapping[str, Any] = {}
+    if isinstance(file, Mapping):
+        given = file
+    elif not callable(file) and file and is_job_file(path := os.fspath(file)):
         values, extra = read_file(path, problems)
+        asked = AskedJob(values, extra, path, os.path.splitext(os.path.basename(path))[0])
     elif file:
-        values["program"] = _node(path)
-    for field, value in fields.items():
-        node, present = _node(value), values.get(field)
+        given = {"program": file}
+    for name, value in (*given.items(), *fields.items()):
+        if name == "program" and callable(value):
+            from .files.function_program import as_program
+
+            value = as_program(value, _arguments(asked, given, fields, to_come), os.environ)
+        node, present = node_of(value), asked.values.get(name)
         if isinstance(node.value, dict) and present is not None and isinstance(present.value, dict):
             node = Node({**present.value, **node.value}, node.where, node.folder)
-        values[field] = node
-    return replace(read.read(values, os.environ, origin, name, problems), **extra)
+        asked.values[name] = node
+    return asked
+
+
+def _arguments(
+    asked: AskedJob, given: Mapping[str, Any], fields: Mapping[str, Any], to_come: Iterable[str]
+) -> dict[str, Any]:
+    """The hyperparameters of a function; what is not a mapping of them is refused later, in words."""
+    kept = asked.values["hyperparameters"].value if "hyperparameters" in asked.values else None
+    sources = (kept, given.get("hyperparameters"), fields.get("hyperparameters"), dict.fromkeys(to_come))
+    return {str(name): value for source in sources if isinstance(source, Mapping) for name, value in source.items()}
 
 
 def run(
@@ -227,18 +299,37 @@ def find(run: str | None = None) -> Training:
     return Training(newest(os.environ, _say, acts=True) if run is None else find_stored(run, os.environ))
 
 
-def runs() -> list[Training]:
-    """The runs of this machine that are known, oldest first."""
-    return [Training(stored) for stored in every(os.environ)]
+def runs(where: str = "") -> list[Training]:
+    """The runs of this machine that are known, oldest first.
+
+    Args:
+        where: which ones, in the words of `trainshed ls --where`, such as `loss < 0.3 and lr > 1e-4` (docs/catalogue.md).
+
+    Raises:
+        TrainshedError: the words cannot be read, or name what no run has.
+    """
+    if not where:
+        return [Training(stored) for stored in every(os.environ)]
+    folders = module_of_wing("studio.catalogue.open_catalogue", "runs(where=...)").folders(os.environ, where, _say)
+    return [Training(load(folder)) for folder in folders]
 
 
-def _node(value: Any) -> Node:
-    """A Python value as if it had been read from a file; floats are spelled as Python spells them."""
+def as_frame(rows: list[dict[str, Any]]) -> Any:
+    """Rows as a DataFrame where pandas is installed, else as they are."""
+    try:
+        import pandas
+    except ImportError:
+        return rows
+    return pandas.DataFrame(rows)
+
+
+def node_of(value: Any) -> Node:
+    """Returns a Python value as if it had been read from a file; floats are spelled as Python spells them."""
     if isinstance(value, Mapping):
-        inner = {str(name): _node(item) for name, item in value.items()}
+        inner = {str(name): node_of(item) for name, item in value.items()}
         return Node(inner, "job", os.getcwd(), "", 1 + sum(item.size for item in inner.values()))
     if isinstance(value, (list, tuple)):
-        return Node([_node(item) for item in value], "job", os.getcwd())
+        return Node([node_of(item) for item in value], "job", os.getcwd())
     if isinstance(value, float):
         spelled = value if isinstance(value, SpelledFloat) else SpelledFloat(repr(value))
         return Node(spelled, "job", os.getcwd(), str(spelled))

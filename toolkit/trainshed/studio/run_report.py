@@ -8,8 +8,10 @@ from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.run_goodput import goodput_of
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.pages.facts import RunFacts, gather
-from trainshed.studio.pages.markup import is_ours
-from trainshed.studio.pages.report import report
+from trainshed.studio.pages.markup import framed, is_ours
+from trainshed.studio.pages.report import report, summary
+
+_READ_SECONDS = 2.0  # in which a notebook's view reads metrics
 
 
 def facts_of(run: Stored, seconds: float | None = None) -> RunFacts:
@@ -35,3 +37,9 @@ def write(facts: RunFacts, path: str) -> None:
         write_atomic(path, report(facts))
     except OSError as error:
         raise TrainshedError(f"{path} cannot be written: {error.strerror}", hint="name another file with -o") from error
+
+
+def in_notebook(run: Stored) -> str:
+    """How a run stands, and its curves, for a notebook's cell."""
+    facts = facts_of(run, _READ_SECONDS)
+    return framed(summary(facts), 470 if facts.curves else 190)

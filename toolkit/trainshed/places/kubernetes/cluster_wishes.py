@@ -9,7 +9,6 @@ from trainshed.runner.job.job import Job
 from trainshed.runner.job.places import KUBERNETES, refused
 
 from ..target import PlaceFields
-from .manifests import FIELDS
 
 START_SECONDS = 600.0
 _LONGEST = 28 * 86_400.0
@@ -38,7 +37,7 @@ class Options:
 
 def read_options(job: Job) -> Options:
     """The job's `kubernetes`, as far as it speaks of the cluster. Raises JobError with everything that is wrong."""
-    place = PlaceFields(job, KUBERNETES, FIELDS)
+    place = PlaceFields(job, KUBERNETES, KUBERNETES.known)
     seconds = place.values.get("start_seconds", START_SECONDS)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds <= _LONGEST:
         place.problem("start_seconds", "must be seconds, from 1")

@@ -36,11 +36,6 @@ from trainshed.runner.job.references import secrets_of
 from ..disclosure import disclosed, disclosures, secret_variables
 from ..target import PlaceFields
 
-FIELDS = (
-    "namespace", "volumes", "output", "checkpoints", "secrets", "retries", "labels", "annotations", "pod", "gpu_resource",
-    "queue", "jobset",
-    "kubeconfig", "context", "start_seconds",  # of `trainshed run`: wishes.py
-)  # fmt: skip
 RUN_LABEL, QUEUE_LABEL = "trainshed/run", "kueue.x-k8s.io/queue-name"
 PORT = 7777  # of rank 0; the hosts' own is the next one
 RETRIES = 3
@@ -77,7 +72,7 @@ class Started:
 
 def of_run(job: Job, started: Started) -> Made:
     """The objects of one start of a run. Raises as `manifests`."""
-    place = PlaceFields(job, KUBERNETES, FIELDS)
+    place = PlaceFields(job, KUBERNETES, KUBERNETES.known)
     made = _Export(job, place, bool(place.values.get("jobset")), started)
     return Made(_checked(made, job), made.notes, made.wanted, f"{made.name}-secrets")
 
@@ -89,7 +84,7 @@ def manifests(job: Job, *, jobset: bool = False) -> tuple[list[dict[str, Any]], 
         JobError: the job lacks something that pods need; holds every problem.
         ProgramError: its code cannot be read.
     """
-    place = PlaceFields(job, KUBERNETES, FIELDS)
+    place = PlaceFields(job, KUBERNETES, KUBERNETES.known)
     made = _Export(job, place, jobset or place.get("jobset", bool, False))
     return _checked(made, job), made.notes
 

@@ -14,7 +14,6 @@ from ..target import PlaceFields
 
 PLACEMENTS = ("auto", "strict_spread", "spread", "pack", "strict_pack")
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
-_KNOWN = ("address", "placement", "resources", "python", "folder", "shared", "wait_seconds", "autoscaling")
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def with_address(job: Job, address: str) -> Job:
 
 def read_options(job: Job, environ: Mapping[str, str]) -> Options:
     """The job's `ray` mapping. Raises JobError, also for what jobs cannot have on Ray."""
-    place = PlaceFields(job, RAY, _KNOWN)
+    place = PlaceFields(job, RAY, RAY.known)
     placement = place.get("placement", str, "auto")
     if placement not in PLACEMENTS:
         near = did_you_mean(placement, PLACEMENTS)

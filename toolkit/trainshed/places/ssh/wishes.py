@@ -16,7 +16,6 @@ FOLDER = "~/.trainshed"
 TOOLKITS = ("auto", "there", "send")
 ENGINES = ("docker", "podman")
 PATIENCE = 1800.0  # seconds
-_KNOWN = ("python", "folder", "toolkit", "config", "addresses", "data", "patience", "engine")
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Options:
 
 def read_options(job: Job) -> Options:
     """Reads what the job's `ssh` says, checked. Raises JobError with everything that is wrong."""
-    place = PlaceFields(job, SSH, _KNOWN)
+    place = PlaceFields(job, SSH, SSH.known)
     if not job.machines:
         place.problem("job.hosts", "is missing: which machines?", "hosts: [user@machine], or --hosts user@a,user@b")
     options = Options(

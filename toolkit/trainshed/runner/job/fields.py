@@ -11,33 +11,25 @@ To add a field:
 2. Where the kind does not say it all, add a function to `MEANINGS` (meanings.py).
 3. Use the attribute where the field takes effect. With `setting`, `train` gets it as that setting.
 4. Add a test for the effect; the tests of the table cover schema, flag, clone and request.
-5. Run `trainshed schema > docs/job.schema.json; python tests/support/doc_tables.py`.
+5. Run `python tests/support/doc_tables.py`.
 """
 
 from __future__ import annotations
 
-from trainshed.base.record import Record
 from trainshed.contract.distributions import DEFAULT, OTHERS, TRAITS, WORDS, added
 from trainshed.contract.hyperparameters import ARGV_STYLES
 from trainshed.contract.settings import ENGINES, FINGERPRINTS, REDUCTIONS, SERVERS
 from trainshed.contract.wire import compile_plan
 from trainshed.contract.wire.checkpoint_every import FORM as EVERY_FORM
 
+from .field import DAY, Field
 from .job import DEFAULT_GRACE
 from .places import BUILT_IN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, Literal
+    from collections.abc import Iterable, Iterator
 
-    # mapping: names that the user chooses, values of the kind `of`. record: names that `rows` lists.
-    Kind = Literal[
-        "text", "choice", "whole", "number", "size", "duration", "durations", "switch", "words",
-        "path", "folder", "mapping", "record",
-    ]  # fmt: skip
-
-DAY = 86_400  # seconds
 LONGEST_RUNTIME = 28 * DAY  # the platform's limit
 _SWITCH = (*compile_plan.SWITCHES, "true", "false")
 LONGEST_NAME = 39  # the platform takes 63; the time needs 24
@@ -45,59 +37,6 @@ MOST_GROUPS = 5  # the platform's limit
 MOST_RANKS = 4096  # on one host
 MOST_MACHINES = 512  # as many as a job has hosts at most
 LOCATED = ("program", "source_dir")  # fields that program.py reads together
-
-
-class Field(Record):
-    """One field of the job file.
-
-    name: in the job file, inside the mapping that holds it.
-    kind: how its value is read and which JSON values the schema allows.
-    help: one line for the page, the schema and, unless `flag_help` is given, the flag.
-    default: the value where the field is absent; `clone` leaves it out.
-    low, high: bounds of numbers, and of durations in seconds, both allowed.
-    choices: words allowed; for a number, words allowed instead of one.
-    added: the words that installed packages add to them.
-    pattern: regular expression for the whole text.
-    most: characters of a text, entries of a mapping or list; 0 for no limit.
-    of: kind of the values of a mapping: "any" JSON value, "text", or "record" (with `rows`).
-    pair: names of the two fields in the platform's form of a mapping, a list of such pairs.
-    rows: fields of a record, or of a mapping's records.
-    short: the inner field that a plain value stands for; "true" where `true` means an empty record.
-    required: whether a record without it is wrong.
-    attribute: where `Job` keeps it, dotted; "" where that takes code.
-    flags: names of its flag; metavar, flag_help and group are for `--help`.
-    setting: hyperparameter that hands it to `train`.
-    request: its path in a CreateTrainingJob request; for a channel's field, inside the channel.
-    needs_image: whether it has no meaning for processes.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    default: Any = None
-    low: float = 0
-    high: float = 0
-    choices: tuple[str, ...] = ()
-    added: Callable[[], Iterable[str]] | None = None
-    pattern: str = ""
-    most: int = 0
-    of: str = "any"
-    pair: tuple[str, ...] = ()
-    rows: tuple[Field, ...] = ()
-    short: str = ""
-    required: bool = False
-    attribute: str = ""
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    flag_help: str = ""
-    group: Literal["job", "place", "course"] = "job"
-    setting: str = ""
-    request: str = ""
-    needs_image: bool = False
-
-    def row(self, name: str) -> Field:
-        """The inner field of this name. Raises KeyError."""
-        return {row.name: row for row in self.rows}[name]
 
 
 def _kept(prefix: str, *rows: Field) -> tuple[Field, ...]:
@@ -461,7 +400,7 @@ FIELDS = _kept(
     ),
 )  # fmt: skip
 PLACES = tuple(place.name for place in BUILT_IN.values() if place.options)
-FIELDS += tuple(Field(name, "mapping", BUILT_IN[name].options) for name in PLACES)
+FIELDS += tuple(Field(name, "mapping", BUILT_IN[name].options, rows=BUILT_IN[name].fields) for name in PLACES)
 BY_NAME = {row.name: row for row in FIELDS}
 
 

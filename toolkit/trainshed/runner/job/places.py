@@ -15,10 +15,13 @@ from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, d
 from trainshed.base.record import Record
 
 from .job import Job
+from .place_fields import KUBERNETES_FIELDS, RAY_FIELDS, SAGEMAKER_FIELDS, SLURM_FIELDS, SSH_FIELDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+
+    from .field import Field
 
 GROUP = "trainshed.places"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
@@ -94,6 +97,7 @@ class Place(Record):
         that jobs are exported to.
     title: its name in sentences, `Slurm`. where: `on Slurm`.
     help: for `--on`. options: for the job file's field of the same name; "" for a place without one.
+    fields: what is in that field. open_fields: whether other names in it are somebody else's options.
     here: whether its hosts are processes or containers of this machine.
     hosts: what `trainshed ps` calls its hosts.
     key: the field of `status.json` that names the job of a run there; pattern: of its value.
@@ -108,6 +112,8 @@ class Place(Record):
     where: str = ""
     help: str = ""
     options: str = ""
+    fields: tuple[Field, ...] = ()
+    open_fields: bool = False
     flags: tuple[Flag, ...] = ()
     can: Can = Can()
     here: bool = False
@@ -117,6 +123,11 @@ class Place(Record):
     key_file: str = ""
     sign: str = ""
     own_data: str = ""
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The names of its fields."""
+        return tuple(row.name for row in self.fields)
 
     @property
     def outlives(self) -> bool:
@@ -141,6 +152,7 @@ _NOT_ELSEWHERE = Can(pipe=False, fast_file=False, keep_alive=False, tune=False, 
 HERE = Place("here", "trainshed.places.here:Here", "this machine", "on this machine", here=True)
 RAY = Place(
     "ray", "trainshed.places.ray.hosts:Ray", "Ray", "on Ray", "on a Ray cluster", "options for `--on ray`",
+    RAY_FIELDS,
     flags=(
         Flag("--address", "HOST:PORT", "with --on ray: the cluster's head, ray://HOST:PORT for its door for clients, or "
              "auto, this machine's (default: RAY_ADDRESS, else auto)"),
@@ -149,7 +161,7 @@ RAY = Place(
 )  # fmt: skip
 SLURM = Place(
     "slurm", "trainshed.places.slurm.submit:Slurm", "Slurm", "on Slurm", "submit it with sbatch and follow it",
-    "options for `--on slurm`",
+    "options for `--on slurm`", SLURM_FIELDS, open_fields=True,
     flags=(
         Flag("--sbatch", "NAME=VALUE", "with --on slurm: one more option of sbatch, like partition=gpu; --detach submits "
              "and returns", several=True),
@@ -159,15 +171,17 @@ SLURM = Place(
 )  # fmt: skip
 SSH = Place(
     "ssh", "trainshed.places.ssh.backend:Ssh", "ssh", "over ssh", "on the machines of --hosts",
-    "options for `--on ssh`", flags=(Flag("--hosts"),), can=_NOT_ELSEWHERE.replace(isolation=False, rw=False),
+    "options for `--on ssh`", SSH_FIELDS, flags=(Flag("--hosts"),), can=_NOT_ELSEWHERE.replace(isolation=False, rw=False),
     hosts="machines", sign="ssh/hosts.json", own_data="data",
 )  # fmt: skip
 KUBERNETES = Place(
     "kubernetes", "trainshed.places.kubernetes.on_cluster:Kubernetes", "Kubernetes", "on Kubernetes",
-    "as pods of a cluster", "options for `--on kubernetes` and `trainshed export kubernetes`",
+    "as pods of a cluster", "options for `--on kubernetes` and `trainshed export kubernetes`", KUBERNETES_FIELDS,
     can=_NOT_ELSEWHERE, key="KubernetesJob",
 )  # fmt: skip
-SAGEMAKER = Place("sagemaker", title="SageMaker", options="options for `trainshed export sagemaker`")
+SAGEMAKER = Place(
+    "sagemaker", title="SageMaker", options="options for `trainshed export sagemaker`", fields=SAGEMAKER_FIELDS
+)
 BUILT_IN = {place.name: place for place in (HERE, SLURM, RAY, SSH, KUBERNETES, SAGEMAKER)}
 
 

@@ -1,6 +1,7 @@
-"""The job file's JSON schema (draft 2020-12), for editors and other programs.
+"""JSON schemas (draft 2020-12) of what people write: job files, tuning files, pipelines, declarations of programs.
 
-Made from the table of fields. `read` checks more than a schema can say.
+For editors and other programs. Made from the tables of fields; the readers check more than a schema can say. The YAML
+language server shows `errorMessage` in place of its own words.
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from trainshed.base.wings import module_of_wing
+
+from . import algorithm_fields
 from .field_parsers import LONGEST_REGEX
 from .fields import FIELDS, Field
+from .places import BUILT_IN
 
 _TEXT = {"type": ["string", "number", "boolean"]}
+_ITEM = {"type": ["string", "number", "boolean", "null"]}
 _PATH = {"type": "string", "minLength": 1}
 _NUMBER = r"\d{1,15}(\.\d{1,9})?"
 _DURATION_TEXT = r"\d+(\.\d+)?(s|m|min|h)?"
@@ -24,24 +30,112 @@ _DURATION = {
 _ONE_DURATION = {"type": ["string", "number"], "pattern": rf"^\s*{_DURATION_TEXT}\s*$"}
 
 
-def schema() -> dict[str, Any]:
-    """The schema as a JSON value."""
+_LINK = {"type": "string", "pattern": r"\$\{"}  # a value of another step
+KINDS = ("job", "tune", "steps", "algorithm")
+
+
+def schema(kind: str = "job") -> dict[str, Any]:
+    """The schema as a JSON value.
+
+    Args:
+        kind: of `KINDS`.
+
+    Raises:
+        MissingWingError: of a tuning file and of a pipeline, where the studio is not installed.
+    """
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"trainshed {kind}"}
+    return {**head, **_SCHEMAS[kind]()}
+
+
+def text(kind: str = "job") -> str:
+    """The schema as it is published. Raises as `schema`."""
+    return json.dumps(schema(kind), indent=1) + "\n"
+
+
+def _job() -> dict[str, Any]:
     needs = [{"required": [name]} for name in ("program", "image", "source_dir")]
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "trainshed job"}
-    return {**head, **_record(FIELDS), "anyOf": needs}
+    return {**_record(FIELDS), "anyOf": needs}
 
 
-def text() -> str:
-    """The schema as it is published."""
-    return json.dumps(schema(), indent=2) + "\n"
+def _tune() -> dict[str, Any]:
+    rows = module_of_wing("studio.tune.tuning_file", "the schema of a tuning file").FIELDS
+    made = _record(rows)
+    fields = made["properties"]
+    objectives = {"type": "array", "items": {"anyOf": [{"type": "string"}, _record(rows_of(rows, "objective"))]}}
+    ranges = {
+        "type": "object",
+        "additionalProperties": {"anyOf": [{"const": "auto"}, {"type": "array"}, _record(rows_of(rows, "search"))]},
+    }
+    fields["objective"] = _also(fields["objective"], {"type": "string"}, objectives)
+    fields["early_stopping"] = _also(fields["early_stopping"], {"const": False})
+    fields["search"] = {**_told(fields["search"]), "anyOf": [{"const": "auto"}, ranges]}
+    fields["warm_start"] = _also(fields["warm_start"], {"type": "string"})
+    fields["job"] = _file_or("job", "a job file, or the fields of one")
+    return {**made, "$defs": {"job": _request_or(_record(FIELDS))}}
+
+
+def _steps() -> dict[str, Any]:
+    made = _record(module_of_wing("studio.steps.steps_file", "the schema of a pipeline").FIELDS)
+    step = made["properties"]["steps"]["anyOf"][1]["additionalProperties"]["properties"]
+    step["after"] = _also(step["after"], {"type": "string"})
+    registered = step["register"]["properties"]
+    registered |= {name: _also(registered[name], {"type": "string"}) for name in ("stage", "metrics")}
+    tune = _tune()
+    step["run"] = _file_or("job", "a job file, or the fields of one")
+    step["tune"] = _file_or("tune", "a tuning file, or the fields of one")
+    return {**made, "$defs": {"job": _with_links(tune.pop("$defs")["job"]), "tune": _with_links(tune)}}
+
+
+def rows_of(rows: tuple[Field, ...], name: str) -> tuple[Field, ...]:
+    """The inner fields of a field."""
+    return next(row.rows for row in rows if row.name == name)
+
+
+def _told(made: dict[str, Any]) -> dict[str, Any]:
+    return {name: made[name] for name in ("description", "errorMessage")}
+
+
+def _also(made: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
+    """A field that may be something else, too."""
+    told = _told(made)
+    rest = {name: one for name, one in made.items() if name not in told}
+    return {**told, "anyOf": [*(rest["anyOf"] if rest.keys() == {"anyOf"} else [rest]), *more]}
+
+
+def _file_or(name: str, words: str) -> dict[str, Any]:
+    return {"description": words, "errorMessage": f"must be {words}", "anyOf": [_PATH, {"$ref": f"#/$defs/{name}"}]}
+
+
+def _request_or(record: dict[str, Any]) -> dict[str, Any]:
+    """Also a CreateTrainingJob request, whose fields begin with capitals."""
+    return {**record, "patternProperties": {"^[A-Z]": {}}}
+
+
+def _with_links(made: Any) -> Any:
+    """The same, with a link to another step wherever there is a value."""
+    if isinstance(made, list):
+        return [_with_links(one) for one in made]
+    if not isinstance(made, dict):
+        return made
+    found = {name: _with_links(one) for name, one in made.items()}
+    return _also(found, _LINK) if "errorMessage" in found else found
 
 
 def _record(rows: tuple[Field, ...]) -> dict[str, Any]:
     """A mapping of these fields and no others; null stands for an absent one."""
-    properties = {row.name: {"description": row.help, "anyOf": [{"type": "null"}, _KINDS[row.kind](row)]} for row in rows}
-    made = {"type": "object", "properties": properties, "additionalProperties": False}
+    made = {"type": "object", "properties": {row.name: _property(row) for row in rows}, "additionalProperties": False}
     required = [row.name for row in rows if row.required]
     return {**made, "required": required} if required else made
+
+
+def _property(row: Field) -> dict[str, Any]:
+    told = {"description": f"{row.help}. {row.words.capitalize()}.", "errorMessage": f"must be {row.words}"}
+    made = _KINDS[row.kind](row)
+    if isinstance(made.get("type"), str) and "enum" not in made:
+        return {**told, **made, "type": [made["type"], "null"]}  # one type, whose message an editor shows
+    if "enum" in made:
+        return {**told, "enum": [*made["enum"], None]}
+    return {**told, "anyOf": [{"type": "null"}, made]}
 
 
 def _record_or_short(row: Field) -> dict[str, Any]:
@@ -75,6 +169,8 @@ def _whole(row: Field) -> dict[str, Any]:
 
 def _mapping(row: Field) -> dict[str, Any]:
     """Names that the user chooses; null stands for an absent mapping."""
+    if row.of == "any" and row.rows:
+        return {**_record(row.rows), "additionalProperties": BUILT_IN[row.name].open_fields}
     if row.of == "any":
         return {"type": "object"}
     limit = {"maxProperties": row.most} if row.most else {}
@@ -82,8 +178,10 @@ def _mapping(row: Field) -> dict[str, Any]:
     if row.name == "metric_definitions":
         values = {"type": "string", "maxLength": LONGEST_REGEX}
     elif row.of == "record":
-        short = row.row(row.short)
-        values = {"anyOf": [_KINDS[short.kind](short), _record(row.rows)]}
+        values = _record(row.rows)
+        if row.short:
+            short = row.row(row.short)
+            values = {"anyOf": [_KINDS[short.kind](short), values]}
     elif row.rows:
         reference = {**_record(row.rows), "minProperties": 1, "maxProperties": 1}
         values = {"anyOf": [_TEXT, {"type": "null"}, reference]}
@@ -103,9 +201,14 @@ _KINDS: dict[str, Callable[[Field], dict[str, Any]]] = {
     "duration": lambda _: _ONE_DURATION,
     "durations": lambda _: {"anyOf": [_DURATION, {"type": "array", "items": _DURATION}]},
     "switch": lambda _: {"type": "boolean"},
-    "words": lambda row: {"type": "array", "items": _TEXT, "maxItems": row.most},
+    "words": lambda row: {"type": "array", "items": _ITEM, **({"maxItems": row.most} if row.most else {})},
     "path": lambda _: _PATH,
     "folder": lambda _: {"type": "string"},
     "mapping": _mapping,
     "record": _record_or_short,
+    "list": lambda _: {"type": "array"},
+    "any": lambda _: {},
 }
+_SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
+    "job": _job, "tune": _tune, "steps": _steps, "algorithm": lambda: _record(algorithm_fields.FIELDS),
+}  # fmt: skip

@@ -14,7 +14,9 @@ from trainshed.base.files import write_atomic
 
 from ..job.field_parsers import usable_name
 from ..job.nodes import scalar
+from ..job.schema_json import text as schema_text
 
+SCHEMA = ".job.schema.json"  # beside the job file: no address is needed, and it is that of this version
 LARGEST = 1 << 20  # bytes of a script that is looked at
 SCRIPT = '''\
 """Fits a line to points by gradient descent: a training script without a single package, to try trainshed with."""
@@ -96,6 +98,7 @@ def write(script: str, *, force: bool = False) -> list[str]:
         requirements = os.path.isfile(f"{folder}/requirements.txt")
         for file, text, use in (
             ("job.yaml", job_file(name, found, _channels(folder, found)), "trainshed run {}"),
+            (SCHEMA, schema_text(), "editors check job.yaml with it"),
             ("Dockerfile", dockerfile(name, requirements), "docker build -t my-training {}"),
             (".dockerignore", "runs\n", "keeps runs/ out of the image"),
         ):
@@ -160,6 +163,7 @@ def _listing(folder: str) -> list[str]:
 def job_file(script: str, found: ScriptFacts, channels: dict[str, str]) -> str:
     """A job file that works as it is, with what else there is in comments."""
     lines = [
+        f"# yaml-language-server: $schema={SCHEMA}",
         "# A training job. `trainshed run job.yaml` runs it; `trainshed schema` prints what may be in here.",
         f"name: {_word(usable_name(os.path.splitext(script)[0]))}",
         f"program: {_word(script)}",

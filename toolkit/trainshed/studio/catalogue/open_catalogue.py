@@ -69,6 +69,16 @@ class Catalogue:
             self._say(f"{name} has moved to {folder}")
 
 
+def folders(environ: Mapping[str, str], where: str, say: Callable[[str], None]) -> list[str]:
+    """The folders of the runs that an expression is true of, oldest first. Raises TrainshedError."""
+    from .listing import Wanted, ask
+
+    catalogue = Catalogue(environ, (), say)
+    catalogue.look()
+    answer = ask(catalogue.connection, Wanted(where, sort="started", columns="folder"))
+    return [folder for (folder,) in answer.rows]
+
+
 def _found(pattern: str, text: object) -> bool | None:
     """SQL's `text REGEXP pattern`."""
     return None if text is None else bool(re.search(pattern, text if isinstance(text, str) else str(text)))

@@ -83,6 +83,12 @@ def document(title: str, body: str, style: str) -> str:
     )
 
 
+def framed(page: str, height: int) -> str:
+    """A whole page inside another one, whose styles stay apart. height: in pixels."""
+    style = f"width:100%;height:{height}px;border:0"
+    return f'<iframe sandbox srcdoc="{html.escape(page, quote=True)}" style="{style}"></iframe>'
+
+
 def is_ours(path: str) -> bool:
     """Whether a page of ours may be written there: nothing is there yet, or a page that was made here."""
     try:

@@ -29,6 +29,7 @@ LARGEST = 290_000  # bytes of a page
 PARTS = 240  # columns of a curve, where there is room
 _LEAST_PARTS = 40
 _MOST_CHARTS = 36
+_MOST_IN_SUMMARY = 8
 _MOST_FIXED = 0.6  # of the page may be other things than charts
 
 
@@ -64,6 +65,14 @@ def report(run: RunFacts, largest: int = LARGEST) -> str:
             parts = max(_LEAST_PARTS, int(parts * kept))
         else:
             shown = shown[: int(len(shown) * kept)]
+
+
+def summary(run: RunFacts) -> str:
+    """A page of how a run stands, why it failed, and its first charts."""
+    wanted = groups(list(run.curves))
+    shown = wanted[:_MOST_IN_SUMMARY]
+    body = _card(run) + _failure(run) + _curves(run, shown, len(wanted) - len(shown), PARTS)
+    return document(run.name or "training", f"<main>{body}</main>", STYLE)
 
 
 def _fixed(run: RunFacts) -> dict[str, str]:

@@ -63,7 +63,22 @@ def read_pipeline(path: str, environ: Mapping[str, str], given: Mapping[str, str
     root = read_nodes(path, problems)
     if root is None:
         raise JobError(problems)
-    fields = Checker(root.value, problems, origin=path)
+    return pipeline_of(dict(root.value), path, environ, given, problems)
+
+
+def pipeline_of(
+    values: dict[str, Node], path: str, environ: Mapping[str, str], given: Mapping[str, str], problems: list[Problem]
+) -> Pipeline:
+    """The pipeline of the fields of a file.
+
+    Args:
+        path: of the file; relative links of steps start at its folder.
+        given: as of `read_pipeline`. problems: what is wrong so far.
+
+    Raises:
+        JobError: something is wrong; holds every problem.
+    """
+    fields = Checker(values, problems, origin=path)
     _unknown(fields, FIELDS, "a pipeline")
     stem = usable_name(os.path.splitext(os.path.basename(path))[0])[:LONGEST_NAME].strip("-")
     name = fields.text("name") or stem

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TextIO
 
-from trainshed.metrics.reading import Curve
+from trainshed.metrics.reading import by_step
 
 from .exported import Exported
 
@@ -32,15 +32,7 @@ def write_wide(out: TextIO, runs: Iterable[Exported]) -> int:
     table, count = csv.writer(out), 0
     table.writerow(("run", "step", *names))
     for run in held:
-        for step, values in _rows(run.series):
+        for step, values in by_step(run.series):
             table.writerow((run.name, step, *(values.get(name, "") for name in names)))
             count += 1
     return count
-
-
-def _rows(series: Iterable[Curve]) -> Iterator[tuple[int, dict[str, float]]]:
-    rows: dict[int, dict[str, float]] = {}
-    for one in series:
-        for point, step in zip(one.points(), one.whole_steps(), strict=True):
-            rows.setdefault(step, {})[one.name] = point.value
-    yield from sorted(rows.items())

@@ -123,11 +123,21 @@ WARM = (
     Field("parents", "words", "earlier tuning jobs: names or folders", default=(), most=MOST_PARENTS),
     Field("type", "choice", "data and algorithm are the same, or not", default=IDENTICAL, choices=(IDENTICAL, TRANSFER)),
 )
+RANGE = (
+    Field("type", "choice", "of its values (default: whole where low, high and step are)", choices=KINDS),
+    Field("low", "number", "the lowest value", low=-1e300, high=1e300),
+    Field("high", "number", "the highest value", low=-1e300, high=1e300),
+    Field("scale", "choice", "how values lie between them (default: auto)", choices=SCALES),
+    Field("step", "number", "the distance of values", high=1e300),
+    Field("values", "list", "values to choose from, instead of low and high"),
+    Field("when", "mapping", "values of other hyperparameters that it goes with"),
+)
 FIELDS = (
     Field("name", "text", "name of the tuning job and its folder (default: the file's)", default="", most=LONGEST_NAME),
     Field("job", "path", "a job file, or its fields"),
     Field("on", "choice", "where trials run", default=HERE.name, choices=PLACES),
-    Field("search", "mapping", "ranges of hyperparameters by name", default={}),
+    Field("search", "mapping", "ranges of hyperparameters by name, or lists of values", default={}, of="record", rows=RANGE,
+          short="values"),
     Field("objective", "record", "`minimize METRIC` or `maximize METRIC`, a mapping, or a list of them", rows=OBJECTIVE),
     Field("strategy", "record", "how values are chosen", rows=STRATEGY, short="kind"),
     Field("max_jobs", "whole", "trials", default=0, low=1, high=MOST_JOBS),
@@ -142,7 +152,6 @@ FIELDS = (
     JOB_FIELDS["notify"],
 )  # fmt: skip
 _BY_NAME = {row.name: row for row in FIELDS}
-_RANGE = ("type", "low", "high", "scale", "step", "values", "when")
 
 
 @dataclass(frozen=True)
@@ -470,7 +479,7 @@ def _parameter(name: str, node: Node, problems: list[Problem]) -> Parameter | No
         outer.problem(name, "must be a list of values, or a range like {low: 1, high: 8}")
         return None
     inner = Checker(node.value, problems, f"search.{name}.")
-    inner.unknown(_RANGE)
+    inner.unknown([row.name for row in RANGE])
     whole = all(type(one.value) is int for end in ("low", "high", "step") if (one := inner.node(end)) is not None)
     values = inner.node("values")
     kind = inner.choice("type", KINDS, CATEGORICAL if values is not None else INTEGER if whole else CONTINUOUS)
