@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import transformers
 from _common import Problem, World
 from _epochs import Epochs, Task, about_model, freeze_unused
 from _labelled import Labelled, texts_of
+from _predicting import Answers
 from _pretrained import NO_CODE, context, fingerprint, load_tokenizer, unloadable
 from _tokens import new_tokenizer
 from _trainer import save
@@ -222,7 +222,9 @@ def predict(hp: Namespace) -> None:
     """Prints one JSON line a text of the file `predict`: its class and how likely it is, or all its classes."""
     logging.disable_progress_bar()
     facts = about_model(hp.model_dir, PROGRAM)
-    texts = texts_of(hp.predict, hp.text_column or "")
+    answers = Answers()
+    told = texts_of(hp.predict, hp.text_column or "", answers)
+    texts = [text for _, text in told]
     device = torch.device("cuda" if hp.device != "cpu" and torch.cuda.is_available() else "cpu")
     if hp.device == "cuda" and device.type != "cuda":
         raise Problem("device is cuda, but torch sees no GPU here; use device cpu or auto")
@@ -237,12 +239,13 @@ def predict(hp: Namespace) -> None:
     for start in range(0, len(rows), hp.batch_size):
         with torch.no_grad():
             logits = model(**batch_of(rows[start : start + hp.batch_size], tokenizer.pad_token_id, device)).logits.float()
-        for text, scores in zip(
-            texts[start:], logits.sigmoid() if facts["multi_label"] else logits.softmax(1), strict=False
+        for (kept, text), scores in zip(
+            told[start:], logits.sigmoid() if facts["multi_label"] else logits.softmax(1), strict=False
         ):
             likely = {label: round(score, 6) for label, score in zip(classes, scores.tolist(), strict=True)}
             best = max(likely, key=lambda label: likely[label])
             said: dict[str, Any] = {"classes": [one for one in classes if likely[one] > 0.5], "probabilities": likely}
             if not facts["multi_label"]:
                 said = {"class": best, "probability": likely[best]}
-            print(json.dumps({"text": text, **said}, ensure_ascii=False), flush=True)
+            answers.say(kept, {"text": text, **said})
+    answers.end()

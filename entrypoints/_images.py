@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy
 import torch
 from _common import Problem, note
+from _predicting import Answers
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -244,6 +246,26 @@ def note_left_out(root: Path, what: str) -> None:
 
 def _of_a_system(path: Path, root: Path) -> bool:
     return any(part.startswith(HIDDEN) for part in path.relative_to(root).parts)
+
+
+def to_predict(source: str, shape: tuple[int, int, int], answers: Answers) -> Iterator[tuple[Path, Any, Tensor]]:
+    """(path, (width, height), pixels (1, C, H, W)) of an image file, or of those in a folder. Raises Problem.
+
+    answers: is told which files are no images.
+    """
+    root = Path(source)
+    paths = image_files(root) if root.is_dir() else [root]
+    if not paths:
+        raise Problem(f"{source} holds no images")
+    for path in paths:
+        if (found := answers.tried({"input": str(path)}, partial(_sized, path, shape))) is not None:
+            yield path, *found
+
+
+def _sized(path: Path, shape: tuple[int, int, int]) -> tuple[tuple[int, int], Tensor]:
+    with opened(path) as image:
+        pixels = numpy.array(array_of(image, shape))
+        return image.size, torch.from_numpy(pixels).permute(2, 0, 1)[None]
 
 
 def shape_of(files: Iterable[Named], image_size: int | None, channels: int | None) -> tuple[int, int, int]:

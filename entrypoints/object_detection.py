@@ -12,6 +12,7 @@ and so on, as the platform's object detection has them. README.md beside this fi
 from __future__ import annotations
 
 from _common import Parser, Problem, World, previous_model, run, whole_file
+from _predicting import Answers
 
 from trainshed.checkpoint import listen
 
@@ -347,20 +348,15 @@ def load(model_dir: str | Path) -> tuple[Network, Architecture]:
 def predict(hp: Namespace) -> None:
     """Prints a JSON line an image: {"input", "boxes": [{"class", "score", "box": left, top, width, height in pixels}]}."""
     network, made = load(hp.model_dir)
-    source = Path(hp.predict)
-    paths = _images.image_files(source) if source.is_dir() else [source]
-    if not paths:
-        raise Problem(f"{source} holds no images")
-    for path in paths:
-        with _images.opened(path) as image:
-            width, height = image.size
-            pixels = _images.decoded([(path, str(path))], tuple(made.shape))  # type: ignore[arg-type]
+    answers = Answers()
+    for path, (width, height), pixels in _images.to_predict(hp.predict, tuple(made.shape), answers):  # type: ignore[arg-type]
         boxes = []
         for kind, score, x0, y0, x1, y1 in network.found(network(pixels), len(made.classes))[0].tolist():
             if score >= hp.score_threshold:
                 box = [round(side, 2) for side in (x0 * width, y0 * height, (x1 - x0) * width, (y1 - y0) * height)]
                 boxes.append({"class": made.classes[int(kind)], "score": round(score, 4), "box": box})
-        print(json.dumps({"input": str(path), "boxes": boxes}))
+        answers.say({}, {"input": str(path), "boxes": boxes})
+    answers.end()
 
 
 def main() -> None:

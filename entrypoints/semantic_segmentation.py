@@ -12,6 +12,7 @@ and so on, as the platform's semantic segmentation has them. README.md beside th
 from __future__ import annotations
 
 from _common import Parser, Problem, World, previous_model, run, whole_file
+from _predicting import Answers
 
 from trainshed.checkpoint import listen
 
@@ -277,22 +278,18 @@ def predict(hp: Namespace) -> None:
     """Writes a mask for each image to output_data_dir; prints a JSON line: {"input", "mask", "classes": their parts}."""
     network, made = load(hp.model_dir)
     source = Path(hp.predict)
-    paths = _images.image_files(source) if source.is_dir() else [source]
-    if not paths:
-        raise Problem(f"{source} holds no images")
-    for path in paths:
-        with _images.opened(path) as image:
-            size = image.size
-            pixels = _images.decoded([(path, str(path))], tuple(made.shape))  # type: ignore[arg-type]
-            classes = network(pixels).argmax(1)[0].to(torch.uint8).numpy()
-            mask = _picture(classes, size)
+    answers = Answers()
+    for path, size, pixels in _images.to_predict(hp.predict, tuple(made.shape), answers):  # type: ignore[arg-type]
+        classes = network(pixels).argmax(1)[0].to(torch.uint8).numpy()
+        mask = _picture(classes, size)
         name = (path.relative_to(source) if source.is_dir() else Path(path.name)).with_suffix(".png")
         target = Path(hp.output_data_dir) / name
         with whole_file(target) as written:
             mask.save(written, "PNG")
         parts = numpy.bincount(classes.ravel(), minlength=made.classes) / classes.size
         shares = {str(at): round(float(part), 4) for at, part in enumerate(parts) if part}
-        print(json.dumps({"input": str(path), "mask": str(target), "classes": shares}))
+        answers.say({}, {"input": str(path), "mask": str(target), "classes": shares})
+    answers.end()
 
 
 def _picture(classes: Any, size: tuple[int, int]) -> Any:
