@@ -8,7 +8,7 @@ What is loaded late has its types in __init__.pyi: an import here, even one for 
 """
 
 __version__ = "0.2.0.dev0"
-__all__ = ["JobFailed", "Training", "find", "make_job", "run", "runs"]
+__all__ = ["JobFailed", "Training", "find", "make_job", "predict", "run", "runs"]
 
 
 def __dir__() -> list[str]:

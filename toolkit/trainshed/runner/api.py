@@ -98,6 +98,15 @@ class Training:
         path = f"{self.folder}/output/model.tar.gz"
         return path if os.path.isfile(path) else ""
 
+    def predict(
+        self,
+        data: str | os.PathLike[str],
+        output: str | os.PathLike[str] = "",
+        hyperparameters: Mapping[str, str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """What its model makes of data: as `trainshed.predict`."""
+        return predict(self.folder, data, output, hyperparameters)
+
     def logs(self, host: str = "") -> str:
         """Returns what the hosts, or one of them, have printed so far."""
         several = len(logs_of(self._stored)) > 1 and not host
@@ -230,6 +239,28 @@ def find(run: str | None = None) -> Training:
 def runs() -> list[Training]:
     """The runs of this machine that are known, oldest first."""
     return [Training(stored) for stored in every(os.environ)]
+
+
+def predict(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    output: str | os.PathLike[str] = "",
+    hyperparameters: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """What a model makes of data, a dict a row, in the image of its run or here; one that failed has `error`.
+
+    Args:
+        model: a run's name or folder; a model's folder, archive, or `model://NAME`.
+        data: a file or folder in the form of the training data.
+        output: a file that gets the rows, too: .csv, .parquet or .jsonl.
+        hyperparameters: of a ready program's predict, as `score_threshold`.
+
+    Raises:
+        TrainshedError: nothing could be predicted.
+    """
+    from .tools.predict import predict as rows_of
+
+    return rows_of(os.fspath(model), os.fspath(data), os.fspath(output), os.environ, hyperparameters)
 
 
 def _node(value: Any) -> Node:
