@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import _pictures
+import _told
 import numpy
 import torch
 import transformers
@@ -129,6 +131,24 @@ class Classifying(Task):
         both, either = (hit & wanted).sum(0), hit.sum(0) + wanted.sum(0)
         f1 = (2 * both / either.clamp(min=1))[either > 0].mean() if either.any() else torch.zeros(())
         return {"loss": loss, "accuracy": right.double().mean().item(), "f1": f1.item()}
+
+    def draw(self, part: str, outputs: list[Any]) -> None:
+        logits, wanted = torch.from_numpy(numpy.stack(outputs)), self.rows[part].wanted[: len(outputs)]
+        if self.data.many:
+            hit, there = (logits > 0).numpy(), (wanted > 0).numpy()
+            rows = [
+                _pictures.class_row(name, (hit & there)[:, at].sum(), hit[:, at].sum(), there[:, at].sum())
+                for at, name in enumerate(self.data.classes)
+            ]
+            _told.keep(self.hp, "classes", f"Classes on {part}", _pictures.CLASS_HEADS, rows)
+            return
+        likely, truth = logits.softmax(1).numpy(), wanted.numpy()
+        _pictures.of_classes(self.hp, part, self.data.classes, truth, likely)
+        rows = [
+            (self.data.parts[part][at].text[:200], *_pictures.said_of(self.data.classes, truth, likely, at))
+            for at in _pictures.mistakes(truth, likely)
+        ]
+        _told.keep(self.hp, "mistakes", f"Surest mistakes on {part}", ("text", "is", "said", "how sure"), rows)
 
     def save(self, target: Path) -> dict[str, Any]:
         save(target, self.network, self.tokenizer)

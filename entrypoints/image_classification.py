@@ -52,6 +52,7 @@ from typing import Any
 import _images
 import _listed
 import _networks
+import _pictures
 import _told
 import numpy
 import torch
@@ -581,8 +582,32 @@ class Training:
             facts = {"hyperparameters": used(hp), "metrics": self.results, "fingerprint": self.data.labels}
             save(self.network, self.architecture, Path(hp.model_dir), trained, facts)
             write_json(Path(hp.output_data_dir) / "metrics.json", {**trained, **self.results})
+            if not stopped:
+                _pictures.guarded(self.draw)
         self.checkpoints.close()
         world.say(f"model: {hp.model_dir}")
+
+    @torch.no_grad()
+    def draw(self) -> None:
+        """Pictures of what the model makes of the data held out; none of a stream."""
+        held = {"validation": self.data.validation, "test": self.data.test}
+        part, data = next(((part, data) for part, data in held.items() if data is not None), ("", None))
+        if data is None or isinstance(data, Shards):
+            return
+        self.network.eval()
+        count = min(len(data), _pictures.MOST)  # type: ignore[arg-type]
+        truth, logits = [], []
+        for start in range(0, count, self.share):
+            images, labels = data[list(range(start, min(start + self.share, count)))]
+            truth.append(labels)
+            logits.append(self.network(images.to(self.world.device)).float().cpu())
+        classes, known, likely = self.data.classes, torch.cat(truth).numpy(), torch.cat(logits).softmax(1).numpy()
+        _pictures.of_classes(self.hp, part, classes, known, likely)
+        shown = []
+        for at in _pictures.mistakes(known, likely):
+            is_one, said, sure = _pictures.said_of(classes, known, likely, at)
+            shown.append((_pictures.image_of(data[[at]][0][0]), f"{is_one} > {said} {sure}"))
+        _pictures.sheet(self.hp, "mistakes", f"Surest mistakes on {part}", shown, "what it is > what was said, how sure")
 
     @torch.no_grad()
     def require_numbers(self) -> None:

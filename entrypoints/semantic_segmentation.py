@@ -32,6 +32,7 @@ import _bodies
 import _epochs
 import _images
 import _masks
+import _pictures
 import numpy
 import torch
 from image_classification import Block, norm
@@ -236,6 +237,22 @@ class Segmentation(_epochs.Task):
             "pixel_accuracy": float(pairs.diagonal().sum() / max(pairs.sum(), 1)),
             "miou": float((pairs.diagonal()[seen] / either[seen]).mean()) if seen.any() else 0.0,
         }
+
+    def draw(self, part: str, outputs: list[Any]) -> None:
+        count, hp = self.data.classes, self.hp
+        pairs = numpy.sum(outputs, axis=0)[1:].reshape(count, count).astype(numpy.int64)
+        _pictures.of_pairs(hp, part, [str(at) for at in range(count)], pairs, "pixels")
+        shown = []
+        with torch.no_grad():
+            for at in range(min(_pictures.SHOWN // 2, len(outputs))):
+                images, labels = self.of_part[part][[at]]
+                answer = self.network(images.to(self.world.device)).argmax(1)[0].cpu()
+                image = _pictures.image_of(images[0])
+                there = labels[0] * (labels[0] != _masks.IGNORED)
+                shown += [(_pictures.with_mask(image, there), "as it is"), (_pictures.with_mask(image, answer), "as said")]
+        _pictures.sheet(
+            hp, "samples", f"Masks on {part}", shown, "in pairs: the mask that is there, and the one that was said"
+        )
 
     def save(self, target: Path) -> dict[str, Any]:
         """Writes the network, as Transformers reads it or as a state_dict."""
