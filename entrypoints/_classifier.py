@@ -75,7 +75,7 @@ class Classifying(Task):
     watched, higher = "f1", True
 
     def __init__(self, hp: Namespace, model: Any, tokenizer: Any, data: Data, length: int, world: World, start: str) -> None:
-        self.network, self.tokenizer, self.data, self.world = model, tokenizer, data, world
+        self.hp, self.network, self.tokenizer, self.data, self.world = hp, model, tokenizer, data, world
         self.rows = {part: Rows(texts, data, tokenizer, length) for part, texts in data.parts.items()}
         self.count = len(self.rows["train"].tokens)
         self.parts = {part: len(rows.tokens) for part, rows in self.rows.items()}

@@ -133,8 +133,11 @@ def read_channel(
     image_size: int | None = None,
     channels: int | None = None,
     like: tuple[list[str], tuple[int, int, int]] | None = None,
+    skip: float = 0.0,
 ) -> tuple[Images, list[str]]:
     """The labelled images below `root` and their classes; `what` names the channel in errors.
+
+    skip: the share of image files that may be damaged.
 
     image_size, channels: what image files are brought to; None: as they are.
     like: classes and shape of the training data, which the other channels must keep to.
@@ -146,7 +149,9 @@ def read_channel(
         classes, labels = numbered(names, what, like)
         data: Images = ArrayImages(images, labels)
     else:
-        paths, names = labelled_files(root, what)
+        every, of_each = labelled_files(root, what)
+        paths = undamaged(every, what, skip)
+        names = [name for path, name in zip(every, of_each, strict=True) if path in set(paths)] if skip else of_each
         note_left_out(root, what)
         classes, labels = numbered(names, what, like)
         files: list[Named] = [(path, str(path)) for path in paths]
@@ -234,6 +239,31 @@ def labelled_files(root: Path, what: str) -> tuple[list[Path], list[str]]:
 def image_files(root: Path) -> list[Path]:
     """The image files below `root`, in order, without hidden ones and those that a system has made."""
     return sorted(path for path in root.rglob("*") if path.suffix.lower() in IMAGE_FILES and not _of_a_system(path, root))
+
+
+def undamaged(paths: list[Path], what: str, share: float) -> list[Path]:
+    """Without the pictures that cannot be read, which are named. Raises Problem for more than this share of all of them.
+
+    With 0 nothing is looked at: the first one that is damaged is a Problem when it is read.
+    """
+    damaged = {path: problem for path in paths if (problem := _damage(path))} if share else {}
+    if not damaged:
+        return paths
+    first = next(iter(damaged.values()))
+    counted = f"{what}: {len(damaged)} of {len(paths)} pictures are damaged"
+    if len(damaged) > share * len(paths):
+        raise Problem(f"{counted}, more than skip_damaged ({share:g}) allows: {first}")
+    note(f"{counted} and left out: {', '.join(path.name for path in list(damaged)[:5])}{' ...' * (len(damaged) > 5)}")
+    return [path for path in paths if path not in damaged]
+
+
+def _damage(path: Path) -> str:
+    try:
+        with opened(path) as image:
+            image.load()
+    except Problem as problem:
+        return str(problem)
+    return ""
 
 
 def note_left_out(root: Path, what: str) -> None:

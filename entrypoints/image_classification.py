@@ -208,7 +208,7 @@ def read_channel(
     if are_shards(root):
         shards = read_shards(root, what, world, hp.image_size, hp.channels, hp.num_classes, like)
         return shards, shards.classes
-    return _images.read_channel(root, what, hp.image_size, hp.channels, like)
+    return _images.read_channel(root, what, hp.image_size, hp.channels, like, hp.skip_damaged)
 
 
 def batches_of(data: Dataset, batches: list[list[int]], hp: Namespace, device: torch.device) -> DataLoader:
