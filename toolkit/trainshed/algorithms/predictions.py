@@ -23,10 +23,10 @@ MODULE = "trainshed.algorithms.predictions"
 
 
 def program_of(model: str, environ: Mapping[str, str]) -> str:
-    """What predicts with the files in a folder: the ready program that made them, or the script that lies with them.
+    """The ready program that made the files in a folder. A script that lies with them is not run: it may come from anybody.
 
     Raises:
-        TrainshedError: neither is known.
+        TrainshedError: they are of none.
     """
     from trainshed.base.files import read_object
 
@@ -34,12 +34,9 @@ def program_of(model: str, environ: Mapping[str, str]) -> str:
         program = read_object(f"{model}/{name}", 1 << 26, links=False).get("program")
         if isinstance(program, str) and program.isidentifier() and _is_ready(program, environ):
             return program
-    script = f"{model}/code/inference.py"
-    if os.path.isfile(script):
-        return script
     raise TrainshedError(
-        "the model says by which program it was made neither in model.json nor in code/inference.py",
-        hint="name the run that made it: its own script has `predict` (docs/predict.md)",
+        "the model's model.json names no ready program that made it",
+        hint="name the run that made it, whose own script has `predict` (docs/predict.md)",
     )
 
 

@@ -24,17 +24,19 @@ def predict(model, rows):
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model of a script, which here stands in for that of a run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model/code").mkdir(parents=True)
     (tmp_path / "model/w.txt").write_text("7")
-    (tmp_path / "model/code/inference.py").write_text(SCRIPT)
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    own = predict.program_of
+    mine = str(tmp_path / "mine.py")
+    monkeypatch.setattr(predict, "program_of", lambda at, env: mine if at == str(tmp_path / "model") else own(at, env))
     (tmp_path / "rows.csv").write_text("id,n\n007,1\n008,x\n")
     return tmp_path / "model"
 
 
-def test_a_models_own_script_predicts_and_the_file_has_ids_and_errors(
-    model: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_predicts_and_the_file_has_ids_and_errors(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "model", "rows.csv", "-o", "out.csv", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert (told["predicted"], told["failed"], told["output"]) == (1, 1, "out.csv")
@@ -57,7 +59,7 @@ def test_without_a_file_predictions_are_printed_as_they_are_made(model: Path, ca
         (["model", "rows.csv", "-o", "x.xlsx"], "predictions are written as .csv, .json, .jsonl, .parquet"),
         (["model", "rows.csv", "-o", "no/x.csv"], "there is no such folder"),
         (["model", "rows.csv", "--hp", "a=b"], "a script's predict has none"),
-        (["model/code", "rows.csv"], "neither in model.json nor in code/inference.py"),
+        (["model/code", "rows.csv"], "names no ready program that made it"),
         (["nothing", "rows.csv"], "there are no runs"),
     ],
 )
@@ -66,13 +68,19 @@ def test_what_cannot_be_done_is_said(model: Path, words: list[str], said: str, c
     assert said in capsys.readouterr().err
 
 
-def test_a_model_names_no_program_but_a_ready_one(model: Path) -> None:
-    """model.json may come from anybody: a script of that name in the working directory is not started."""
+def test_nothing_that_a_model_brings_or_names_is_started_but_a_ready_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come from anybody: neither its own code, nor a script of the working directory that it names."""
+    monkeypatch.chdir(tmp_path)
     Path("evil.py").write_text("raise SystemExit('started')")
     Path("evil.algorithm.yaml").write_text("description: x\nhyperparameters: {}\nchannels: {train: {help: x}}\n")
-    (model / "model.json").write_text('{"program": "evil"}')
-    with predict.source_of("model", os.environ) as source:
-        assert source.program == f"{model}/code/inference.py"
+    Path("model/code").mkdir(parents=True)
+    Path("model/code/inference.py").write_text(SCRIPT)
+    for named in ("evil", "./evil", "nothing", 7):
+        Path("model/model.json").write_text(json.dumps({"program": named}))
+        with pytest.raises(TrainshedError, match="names no ready program"), predict.source_of("model", os.environ):
+            pass
 
 
 def test_the_image_sees_the_same_folders_and_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
