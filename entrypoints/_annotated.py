@@ -43,7 +43,7 @@ def load(hp: Namespace, read_channel: Callable[..., tuple[Any, Any, str]]) -> Da
     """All the channels, the validation data held out of train if they have no channel.
 
     read_channel: gives the pictures of a channel, the classes and a checksum, of (pictures, annotations, what it is called,
-    image_size, channels, num_classes, classes and shape of train to keep to).
+    image_size, channels, num_classes, classes and shape of train to keep to, the share that may be damaged).
     """
     if not hp.train:
         raise Problem("the job has no channel train" if in_job() else "give --train FOLDER and --train_annotation FOLDER")
@@ -53,12 +53,13 @@ def load(hp: Namespace, read_channel: Callable[..., tuple[Any, Any, str]]) -> Da
                 f"the channel {name} is in Pipe mode, and images are read in another order each epoch: use FastFile"
             )
     sizes = (hp.image_size, hp.channels, hp.num_classes)
-    train, classes, checksum = read_channel(hp.train, hp.train_annotation, "the channel train", *sizes)
+    train, classes, checksum = read_channel(hp.train, hp.train_annotation, "the channel train", *sizes, skip=hp.skip_damaged)
     parts = []
     for name in ("validation", "test"):
         path, beside = getattr(hp, name), getattr(hp, f"{name}_annotation")
         like = (classes, train.shape)
-        parts.append(read_channel(path, beside, f"the channel {name}", *sizes, like)[0] if path else None)
+        what, skip = f"the channel {name}", hp.skip_damaged
+        parts.append(read_channel(path, beside, what, *sizes, like, skip)[0] if path else None)
     count = classes if isinstance(classes, int) else len(classes)
     marks = _told.Field("annotation", "label", len(train), -1, 0, "", f"{count} classes")
     _told.say(hp, "the channel train", len(train), [_told.pictures(len(train), _images.shown(train.shape)), marks])

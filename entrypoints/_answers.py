@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from _common import Problem, World
 from _forms import tools_of
 from _instructions import prompts
+from _predicting import Answers
 from _pretrained import context, fingerprint, load_adapter, load_model, load_tokenizer
 from _turns import Encoder
 from transformers import GenerationConfig, set_seed
@@ -28,7 +30,8 @@ def answer(hp: Namespace, base: str | None) -> None:
         facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Problem(f"model_dir {folder} holds no model of fine_tune (model.json): {error}") from error
-    given = prompts(hp.predict, facts["chat"])
+    answers = Answers()
+    given = prompts(hp.predict, facts["chat"], answers)
     world = World(0, 1, 0, torch.device("cuda" if hp.device != "cpu" and torch.cuda.is_available() else "cpu"))
     if hp.device == "cuda" and world.device.type != "cuda":
         raise Problem("device is cuda, but torch sees no GPU here; use device cpu or auto")
@@ -38,25 +41,43 @@ def answer(hp: Namespace, base: str | None) -> None:
     model.to(world.device).eval()
     set_seed(hp.seed)
     most = context(model)
-    for number, (line, prompt) in enumerate(given, 1):
-        where = f"{hp.predict}: prompt {number}"
-        chat = not isinstance(prompt, str)
-        text = prompt if isinstance(prompt, str) else encoder.render(prompt, True, where, tools_of(line))
-        tokens = tokenizer(text, add_special_tokens=not chat, return_tensors="pt")["input_ids"].to(world.device)
-        room = hp.max_new_tokens if most is None else min(hp.max_new_tokens, most - tokens.shape[1])
-        if room < 1:
-            raise Problem(f"predict: {where} has {tokens.shape[1]} tokens, and the model takes {most} with the answer")
-        config = GenerationConfig(
-            max_new_tokens=room,
-            do_sample=hp.temperature > 0,
-            temperature=hp.temperature or None,
-            eos_token_id=facts["stops"],
-            pad_token_id=facts["stops"][0],
+    for where, line, prompt in given:
+        words = answers.tried(
+            line, partial(_answer, hp, model, encoder, facts["stops"], most, prompt, where, tools_of(line))
         )
-        with torch.no_grad():
-            made = model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config)
-        words = tokenizer.decode(made[0, tokens.shape[1] :], skip_special_tokens=True)
-        print(json.dumps({**line, "answer": words}, ensure_ascii=False), flush=True)
+        if words is not None:
+            answers.say(line, {"answer": words})
+    answers.end()
+
+
+def _answer(
+    hp: Namespace,
+    model: Any,
+    encoder: Encoder,
+    stops: list[int],
+    most: int | None,
+    prompt: Any,
+    where: str,
+    tools: Any,
+) -> str:
+    """What the model says to a prompt. Raises Problem."""
+    chat = not isinstance(prompt, str)
+    text = encoder.render(prompt, True, where, tools) if chat else prompt
+    tokenizer = encoder.tokenizer
+    tokens = tokenizer(text, add_special_tokens=not chat, return_tensors="pt")["input_ids"].to(model.device)
+    room = hp.max_new_tokens if most is None else min(hp.max_new_tokens, most - tokens.shape[1])
+    if room < 1:
+        raise Problem(f"{where} has {tokens.shape[1]} tokens, and the model takes {most} with the answer")
+    config = GenerationConfig(
+        max_new_tokens=room,
+        do_sample=hp.temperature > 0,
+        temperature=hp.temperature or None,
+        eos_token_id=stops,
+        pad_token_id=stops[0],
+    )
+    with torch.no_grad():
+        made = model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config)
+    return str(tokenizer.decode(made[0, tokens.shape[1] :], skip_special_tokens=True))
 
 
 def tuned(folder: Path, facts: dict[str, Any], base: str | None, dtype: torch.dtype) -> Any:

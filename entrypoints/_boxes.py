@@ -64,25 +64,28 @@ def read_channel(
     channels: int | None,
     num_classes: int | None,
     like: tuple[list[str], tuple[int, int, int]] | None = None,
+    skip: float = 0.0,
 ) -> tuple[Boxed, list[str], str]:
     """The pictures of a channel with their boxes, the names of classes, and a checksum of all boxes.
 
-    like: classes and shape of the training data, which the other channels must keep to.
+    like: classes and shape of the training data, which the other channels must keep to. skip: the share of pictures that may
+    be damaged.
     """
     if not annotation:
         raise Problem(f"{what} has pictures without boxes: give a channel {what.split()[-1]}_annotation")
     root = folder(pictures, what)
-    paths = _images.image_files(root)
-    if not paths:
+    every = _images.image_files(root)
+    if not every:
         raise Problem(f"{what} {pictures} holds no images ({' '.join(_images.IMAGE_FILES)})")
-    found = _annotations(folder(annotation, f"{what}_annotation"), paths, root, f"{what}_annotation")
+    found = _annotations(folder(annotation, f"{what}_annotation"), every, root, f"{what}_annotation")
     _images.note_left_out(root, what)
-    here = {path.relative_to(root).as_posix(): path for path in paths}
+    here = {path.relative_to(root).as_posix(): path for path in every}
     _rename(found, here)
     if missing := sorted(set(found.boxes) - set(here)):
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise Problem(f"{missing[0]}, which has boxes, is missing in {what} {pictures}{more}")
-    kept = [(name, path) for name, path in here.items() if name in found.boxes]
+    whole = set(_images.undamaged([path for name, path in here.items() if name in found.boxes], what, skip))
+    kept = [(name, path) for name, path in here.items() if name in found.boxes and path in whole]
     classes = like[0] if like else _classes(found, num_classes, what)
     place = {number: _place(name or str(number), classes, what) for number, name in found.names.items()}
     _leave_out_empty(found, f"{what}_annotation")

@@ -305,9 +305,11 @@ class Program:
 
     def predict(self, hp: Namespace) -> None:
         """Prints one JSON line a row. Raises Problem."""
+        from _sparing import Spare
         from _tables import How, files_of, read_files
 
         model = Model(hp.model_dir, self)
+        spare = Spare(lambda part: self._answered(hp, model, part), model.features.columns)
         for name in ("target", "ignore_columns"):
             if name in model.hyperparameters and name not in hp.asked:
                 value = model.hyperparameters[name]
@@ -319,11 +321,15 @@ class Program:
             columns=tuple(model.features.columns) if model.labelled or model.features.named else None,
             bare=not model.labelled,
             numeric=True,
+            spare=spare,
         )
         table = read_files(files_of(hp.predict, "the data to predict"), how, hp.predict)
-        rows = rows_of(model.features, table, hp.predict)
-        for row, said in enumerate(self.said(hp, model, rows), 1):
-            print(json.dumps({"row": row, **said}))
+        spare.answer(table, self.said(hp, model, rows_of(model.features, table, hp.predict)))
+
+    def _answered(self, hp: Namespace, model: Model, part: Any) -> None:
+        """Raises Problem where rows have no answer."""
+        for _ in self.said(hp, model, rows_of(model.features, part, part.place(0))):
+            pass
 
 
 def require_finite(fitted: Fitted) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import _pictures
+import _told
 import numpy
 import torch
 import transformers
 from _common import Problem, World
 from _epochs import Epochs, Task, about_model, freeze_unused
 from _labelled import Labelled, texts_of
+from _predicting import Answers
 from _pretrained import NO_CODE, context, fingerprint, load_tokenizer, unloadable
 from _tokens import new_tokenizer
 from _trainer import save
@@ -73,7 +75,7 @@ class Classifying(Task):
     watched, higher = "f1", True
 
     def __init__(self, hp: Namespace, model: Any, tokenizer: Any, data: Data, length: int, world: World, start: str) -> None:
-        self.network, self.tokenizer, self.data, self.world = model, tokenizer, data, world
+        self.hp, self.network, self.tokenizer, self.data, self.world = hp, model, tokenizer, data, world
         self.rows = {part: Rows(texts, data, tokenizer, length) for part, texts in data.parts.items()}
         self.count = len(self.rows["train"].tokens)
         self.parts = {part: len(rows.tokens) for part, rows in self.rows.items()}
@@ -129,6 +131,24 @@ class Classifying(Task):
         both, either = (hit & wanted).sum(0), hit.sum(0) + wanted.sum(0)
         f1 = (2 * both / either.clamp(min=1))[either > 0].mean() if either.any() else torch.zeros(())
         return {"loss": loss, "accuracy": right.double().mean().item(), "f1": f1.item()}
+
+    def draw(self, part: str, outputs: list[Any]) -> None:
+        logits, wanted = torch.from_numpy(numpy.stack(outputs)), self.rows[part].wanted[: len(outputs)]
+        if self.data.many:
+            hit, there = (logits > 0).numpy(), (wanted > 0).numpy()
+            rows = [
+                _pictures.class_row(name, (hit & there)[:, at].sum(), hit[:, at].sum(), there[:, at].sum())
+                for at, name in enumerate(self.data.classes)
+            ]
+            _told.keep(self.hp, "classes", f"Classes on {part}", _pictures.CLASS_HEADS, rows)
+            return
+        likely, truth = logits.softmax(1).numpy(), wanted.numpy()
+        _pictures.of_classes(self.hp, part, self.data.classes, truth, likely)
+        rows = [
+            (self.data.parts[part][at].text[:200], *_pictures.said_of(self.data.classes, truth, likely, at))
+            for at in _pictures.mistakes(truth, likely)
+        ]
+        _told.keep(self.hp, "mistakes", f"Surest mistakes on {part}", ("text", "is", "said", "how sure"), rows)
 
     def save(self, target: Path) -> dict[str, Any]:
         save(target, self.network, self.tokenizer)
@@ -222,7 +242,9 @@ def predict(hp: Namespace) -> None:
     """Prints one JSON line a text of the file `predict`: its class and how likely it is, or all its classes."""
     logging.disable_progress_bar()
     facts = about_model(hp.model_dir, PROGRAM)
-    texts = texts_of(hp.predict, hp.text_column or "")
+    answers = Answers()
+    told = texts_of(hp.predict, hp.text_column or "", answers)
+    texts = [text for _, text in told]
     device = torch.device("cuda" if hp.device != "cpu" and torch.cuda.is_available() else "cpu")
     if hp.device == "cuda" and device.type != "cuda":
         raise Problem("device is cuda, but torch sees no GPU here; use device cpu or auto")
@@ -237,12 +259,13 @@ def predict(hp: Namespace) -> None:
     for start in range(0, len(rows), hp.batch_size):
         with torch.no_grad():
             logits = model(**batch_of(rows[start : start + hp.batch_size], tokenizer.pad_token_id, device)).logits.float()
-        for text, scores in zip(
-            texts[start:], logits.sigmoid() if facts["multi_label"] else logits.softmax(1), strict=False
+        for (kept, text), scores in zip(
+            told[start:], logits.sigmoid() if facts["multi_label"] else logits.softmax(1), strict=False
         ):
             likely = {label: round(score, 6) for label, score in zip(classes, scores.tolist(), strict=True)}
             best = max(likely, key=lambda label: likely[label])
             said: dict[str, Any] = {"classes": [one for one in classes if likely[one] > 0.5], "probabilities": likely}
             if not facts["multi_label"]:
                 said = {"class": best, "probability": likely[best]}
-            print(json.dumps({"text": text, **said}, ensure_ascii=False), flush=True)
+            answers.say(kept, {"text": text, **said})
+    answers.end()

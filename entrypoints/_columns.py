@@ -108,7 +108,7 @@ class Features:
             for part in (self.dates[name].parts if name in self.dates else ("",))
         ]
 
-    def check(self, table: Table, where: str) -> None:
+    def check(self, table: Table, where: str, say: bool = True) -> None:
         """Raises Problem where a table's features are of another kind; notes texts that the training data has not."""
         if (table.sparse is None) != bool(self.columns):
             raise Problem(f"{where} is {'sparse' if table.sparse is not None else 'not sparse'}, unlike the training data")
@@ -121,7 +121,7 @@ class Features:
             if (values.dtype == object) != (name in self.texts) and has_values(values):
                 here, there = ("text", "numbers") if values.dtype == object else ("numbers", "text")
                 raise Problem(f"{where}: {name} is {here}, and {there} in the training data")
-            if name in self.categories and values.dtype == object:
+            if say and name in self.categories and values.dtype == object:
                 _note_unknown(where, name, set(values.tolist()) - {*self.categories[name], None})
 
     def matrix(self, table: Table, rows: Any) -> Any:

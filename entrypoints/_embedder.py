@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import zlib
 from argparse import Namespace
@@ -19,6 +18,7 @@ from _common import Problem, World
 from _epochs import Epochs, Task, about_model, freeze_unused
 from _labelled import texts_of
 from _pairs import Related, form
+from _predicting import Answers
 from _pretrained import fingerprint, unloadable
 from _tokens import new_tokenizer
 from _trainer import save
@@ -209,12 +209,14 @@ def predict(hp: Namespace) -> None:
     """Prints one JSON line a text of the file `predict`, with its embedding."""
     logging.disable_progress_bar()
     about_model(hp.model_dir, PROGRAM)
-    texts = texts_of(hp.predict, hp.text_column or "")
+    answers = Answers()
+    told = texts_of(hp.predict, hp.text_column or "", answers)
+    texts = [text for _, text in told]
     if hp.device == "cuda" and not torch.cuda.is_available():
         raise Problem("device is cuda, but torch sees no GPU here; use device cpu or auto")
     model = load_model(hp.model_dir)
     model.to("cuda" if hp.device != "cpu" and torch.cuda.is_available() else "cpu")
     made = model.encode(texts, batch_size=hp.batch_size, normalize_embeddings=True, show_progress_bar=False)
-    for text, numbers in zip(texts, made.tolist(), strict=True):
-        line = {"text": text, "embedding": [round(number, 7) for number in numbers]}
-        print(json.dumps(line, ensure_ascii=False), flush=True)
+    for (kept, text), numbers in zip(told, made.tolist(), strict=True):
+        answers.say(kept, {"text": text, "embedding": [round(number, 7) for number in numbers]})
+    answers.end()

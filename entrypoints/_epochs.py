@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import _pictures
 import numpy
 import torch
 from _common import Problem, World, checkpoint_folder, write_json
@@ -64,6 +65,9 @@ class Task:
     def save(self, target: Path) -> dict[str, Any]:
         """Writes the model, and gives what else model.json shall say. Rank 0 alone."""
         raise NotImplementedError
+
+    def draw(self, part: str, outputs: list[Any]) -> None:
+        """Pictures of what the network makes of a part's first examples, for the report; none if not said. Rank 0 alone."""
 
     def groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """Parameters for the optimizer; biases and norms (all of one dimension) do not decay."""
@@ -175,8 +179,27 @@ class Epochs:
             said = {"program": task.program, "versions": versions, "hyperparameters": given, "metrics": self.at.results}
             write_json(target / "model.json", {**said, "data": self.at.facts, **trained, **about})
             write_json(Path(self.hp.output_data_dir) / "metrics.json", {**trained, **self.at.results})
+            if not stopped:
+                _pictures.guarded(self.draw)
         self.checkpoints.close()
         world.say(f"model: {self.hp.model_dir}")
+
+    def draw(self) -> None:
+        """Pictures of what the model makes of the data held out: of validation, else of test."""
+        part = next((part for part in ("validation", "test") if self.task.parts.get(part)), "")
+        if part:
+            positions = range(min(self.task.parts[part], _pictures.MOST))
+            self.task.draw(part, self.outputs(part, positions))
+
+    def outputs(self, part: str, positions: Sequence[int]) -> list[Any]:
+        """What the network makes of examples, a rank's share at a time."""
+        self.task.network.eval()
+        made: list[Any] = []
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.hp.seed)
+            for start in range(0, len(positions), self.share):
+                made += self.task.outputs(part, positions[start : start + self.share])
+        return made
 
     def train(self) -> bool:
         """The steps that are left, and the measures after each epoch; gives whether the job was asked to stop."""
@@ -257,13 +280,7 @@ class Epochs:
         """Measures a part, each example once whatever the number of ranks. Collective; raises Problem."""
         world, task = self.world, self.task
         size = task.parts[part]
-        task.network.eval()
-        mine = range(world.rank, size, world.size)
-        own: list[Any] = []
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.hp.seed)
-            for start in range(0, len(mine), self.share):
-                own += task.outputs(part, mine[start : start + self.share])
+        own = self.outputs(part, range(world.rank, size, world.size))
         every: list[Any] = [None] * size
         for rank, outputs in enumerate(world.gather(own)):
             every[rank :: world.size] = outputs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import zlib
@@ -17,6 +16,7 @@ import pandas
 import torch
 from _common import Problem, World
 from _epochs import Epochs, Task, about_model
+from _predicting import Answers
 from _series import Series, load_file
 from gluonts.dataset.common import ListDataset
 from gluonts.model.predictor import Predictor
@@ -287,25 +287,33 @@ def train(hp: Namespace, parts: dict[str, list[Series]], world: World) -> None:
 
 
 def predict(hp: Namespace) -> None:
-    """Prints one JSON line a series of the file `predict`: start, mean and quantiles of what comes next."""
+    """Prints one JSON line a series of the file `predict`: its other fields, start, mean, quantiles of what comes next."""
     given = about_model(hp.model_dir, PROGRAM)["hyperparameters"]
     was = Namespace(**given)
-    rows = load_file(hp.predict)
-    from forecasting import misfit
-
-    for row in rows:
-        wrong = misfit(was, row)
-        if not wrong and was.num_dynamic_feat and len(row.features[0]) != len(row.target) + was.prediction_length:
-            wrong = f"dynamic_feat has {len(row.features[0])} values: it needs {was.prediction_length} more than target has"
-        if wrong:
-            raise Problem(f"predict: {row.where}: {wrong}")
+    answers = Answers()
+    rows = load_file(hp.predict, answers)
     try:
         predictor = Predictor.deserialize(Path(hp.model_dir), device="cpu" if hp.device == "cpu" else "auto")
     except Exception as error:  # of any library, about files that are not ours
         raise Problem(f"{hp.model_dir} holds no predictor that GluonTS loads: {str(error).splitlines()[0]}") from error
     torch.manual_seed(hp.seed)
     for row in rows:
+        kept = {name: value for name, value in row.line.items() if name not in ("start", "target", "cat", "dynamic_feat")}
+        if wrong := _unlike(was, row):
+            answers.refuse(kept, f"{row.where}: {wrong}", {"where": row.where})
+            continue
         [made] = forecasts(predictor, was.time_freq, [entry_of(was, row)], hp.num_eval_samples)
         quantiles = {f"{q:g}": made.quantile(q).tolist() for q in was.test_quantiles}
         start = made.start_date.to_timestamp().isoformat(" ")
-        print(json.dumps({"start": start, "mean": made.mean.tolist(), "quantiles": quantiles}), flush=True)
+        answers.say(kept, {"start": start, "mean": made.mean.tolist(), "quantiles": quantiles})
+    answers.end()
+
+
+def _unlike(was: Namespace, row: Series) -> str | None:
+    """Why a model with these hyperparameters does not go on with a series; None or "" where it does."""
+    from forecasting import misfit
+
+    wrong = misfit(was, row)
+    if not wrong and was.num_dynamic_feat and len(row.features[0]) != len(row.target) + was.prediction_length:
+        return f"dynamic_feat has {len(row.features[0])} values: it needs {was.prediction_length} more than target has"
+    return wrong

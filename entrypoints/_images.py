@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy
 import torch
 from _common import Problem, note
+from _predicting import Answers
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -131,8 +133,11 @@ def read_channel(
     image_size: int | None = None,
     channels: int | None = None,
     like: tuple[list[str], tuple[int, int, int]] | None = None,
+    skip: float = 0.0,
 ) -> tuple[Images, list[str]]:
     """The labelled images below `root` and their classes; `what` names the channel in errors.
+
+    skip: the share of image files that may be damaged.
 
     image_size, channels: what image files are brought to; None: as they are.
     like: classes and shape of the training data, which the other channels must keep to.
@@ -144,7 +149,9 @@ def read_channel(
         classes, labels = numbered(names, what, like)
         data: Images = ArrayImages(images, labels)
     else:
-        paths, names = labelled_files(root, what)
+        every, of_each = labelled_files(root, what)
+        paths = undamaged(every, what, skip)
+        names = [name for path, name in zip(every, of_each, strict=True) if path in set(paths)] if skip else of_each
         note_left_out(root, what)
         classes, labels = numbered(names, what, like)
         files: list[Named] = [(path, str(path)) for path in paths]
@@ -234,6 +241,31 @@ def image_files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.suffix.lower() in IMAGE_FILES and not _of_a_system(path, root))
 
 
+def undamaged(paths: list[Path], what: str, share: float) -> list[Path]:
+    """Without the pictures that cannot be read, which are named. Raises Problem for more than this share of all of them.
+
+    With 0 nothing is looked at: the first one that is damaged is a Problem when it is read.
+    """
+    damaged = {path: problem for path in paths if (problem := _damage(path))} if share else {}
+    if not damaged:
+        return paths
+    first = next(iter(damaged.values()))
+    counted = f"{what}: {len(damaged)} of {len(paths)} pictures are damaged"
+    if len(damaged) > share * len(paths):
+        raise Problem(f"{counted}, more than skip_damaged ({share:g}) allows: {first}")
+    note(f"{counted} and left out: {', '.join(path.name for path in list(damaged)[:5])}{' ...' * (len(damaged) > 5)}")
+    return [path for path in paths if path not in damaged]
+
+
+def _damage(path: Path) -> str:
+    try:
+        with opened(path) as image:
+            image.load()
+    except Problem as problem:
+        return str(problem)
+    return ""
+
+
 def note_left_out(root: Path, what: str) -> None:
     """Says which files below `root` are none that are read, by their endings."""
     files = [path for path in root.rglob("*") if path.is_file() and not _of_a_system(path, root)]
@@ -244,6 +276,26 @@ def note_left_out(root: Path, what: str) -> None:
 
 def _of_a_system(path: Path, root: Path) -> bool:
     return any(part.startswith(HIDDEN) for part in path.relative_to(root).parts)
+
+
+def to_predict(source: str, shape: tuple[int, int, int], answers: Answers) -> Iterator[tuple[Path, Any, Tensor]]:
+    """(path, (width, height), pixels (1, C, H, W)) of an image file, or of those in a folder. Raises Problem.
+
+    answers: is told which files are no images.
+    """
+    root = Path(source)
+    paths = image_files(root) if root.is_dir() else [root]
+    if not paths:
+        raise Problem(f"{source} holds no images")
+    for path in paths:
+        if (found := answers.tried({"input": str(path)}, partial(_sized, path, shape))) is not None:
+            yield path, *found
+
+
+def _sized(path: Path, shape: tuple[int, int, int]) -> tuple[tuple[int, int], Tensor]:
+    with opened(path) as image:
+        pixels = numpy.array(array_of(image, shape))
+        return image.size, torch.from_numpy(pixels).permute(2, 0, 1)[None]
 
 
 def shape_of(files: Iterable[Named], image_size: int | None, channels: int | None) -> tuple[int, int, int]:

@@ -19,6 +19,7 @@ import _told
 from _common import Problem
 from _forms import Message
 from _jsonlines import ROWS, Bad, examples_below, kind_of, lines, names_of, object_of, rows, text_of
+from _predicting import Answers, files_to_predict
 
 FIELDS = {
     "sft": "messages, prompt and completion, instruction and output, or text",
@@ -125,32 +126,31 @@ def mixed(examples: Sequence[Any], shares: dict[str, float], seed: int) -> list[
     return found
 
 
-def prompts(path: str, chat: bool) -> list[tuple[dict[str, Any], str | list[Message]]]:
-    """The questions of a file to answer: each line's own object, and the prompt or messages in it. Raises Problem.
-
-    chat: whether a prompt that is a string is a user's turn.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise Problem(f"predict: {path} is not a file; give one of JSON lines with prompt or messages")
+def prompts(path: str, chat: bool, answers: Answers) -> list[tuple[str, dict[str, Any], str | list[Message]]]:
+    """(where, line, prompt) of a file or folder of JSON lines. answers: is told which lines have none. Raises Problem."""
     found = []
-    for where, line in lines(file, file.name):
-        try:
-            content = object_of(line)
-            given = content.get("messages", content.get("prompt"))
-            if given is None:
-                raise Bad(f"has neither prompt nor messages (its fields: {names_of(content)})")
-            _forms.tools_of(content)  # they are looked at before the model is loaded
-            name = "messages" if "messages" in content else "prompt"
-            prompt = (
-                text_of(given, name) if isinstance(given, str) else _question(_messages(given, name, Counter())[0], name)
-            )
-        except Bad as error:
-            raise Problem(f"predict: {where}: {error}") from error
-        found.append((content, [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt))
-    if not found:
+    for file, name in files_to_predict(path, "one of JSON lines with prompt or messages, or a folder of them"):
+        for where, line in lines(file, name):
+            try:
+                content = object_of(line)
+                _forms.tools_of(content)  # they are looked at before the model is loaded
+                prompt = _prompt_of(content)
+            except Bad as error:
+                answers.refuse({}, f"{where}: {error}", {"where": where})
+                continue
+            asked = [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt
+            found.append((where, content, asked))
+    if not found and not answers.refused:
         raise Problem(f"predict: {path} is empty")
     return found
+
+
+def _prompt_of(content: dict[str, Any]) -> str | list[Message]:
+    given = content.get("messages", content.get("prompt"))
+    if given is None:
+        raise Bad(f"has neither prompt nor messages (its fields: {names_of(content)})")
+    name = "messages" if "messages" in content else "prompt"
+    return text_of(given, name) if isinstance(given, str) else _question(_messages(given, name, Counter())[0], name)
 
 
 def _question(messages: tuple[Message, ...], name: str) -> list[Message]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from _common import Problem, note
 from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened, text_of
+from _predicting import Answers, files_to_predict
 
 KINDS = {"CSV": (".csv", ".csv.gz"), "JSON lines": (".jsonl", ".json"), "lines of __label__x": (".txt", ".train", ".test")}
 MARK = "__label__"
@@ -180,37 +181,63 @@ def guessed(first: list[str], below: list[list[str]]) -> tuple[tuple[int, int], 
 # --- texts alone ------------------------------------------------------------------------------------------------------
 
 
-def texts_of(path: str, text: str) -> list[str]:
-    """The texts of a file to classify: CSV, JSON lines, or one text a line; labels may be there. Raises Problem."""
-    file = Path(path)
-    if not file.is_file():
-        raise Problem(f"predict: {path} is not a file; give one of CSV, JSON lines, or one text a line")
-    found: list[str] = []
-    if file.name.endswith(KINDS["CSV"]):
-        rows = [cells for _, cells in table_of(file)]
-        name = next((one for one in ((text,) if text else TEXTS) if rows and one in rows[0]), None)
-        if name is None and rows and (text or len(rows[0]) > 1):
-            raise Problem(
-                f"predict: {path} has no column {text or TEXTS[0]} (its first line: {shortened(', '.join(rows[0]))})"
-            )
-        at = 0 if name is None else rows[0].index(name)
-        for number, row in enumerate(rows[name is not None :], 1):
-            if at >= len(row):
-                raise Problem(f"predict: {path}: row {number} has {len(row)} cells, too few")
-            found.append(row[at])
-    else:
-        for where, line in lines(file, file.name):
-            try:
-                if file.name.endswith(KINDS["JSON lines"]):
-                    content = object_of(line)
-                    name = next((one for one in ((text,) if text else TEXTS) if one in content), None)
-                    if name is None:
-                        raise Bad(f"has no field {text or TEXTS[0]} (its fields: {names_of(content)})")
-                    found.append(text_of(content[name], name))
-                else:
-                    found.append(" ".join(word for word in line.decode("utf-8").split() if not word.startswith(MARK)))
-            except (Bad, UnicodeDecodeError) as error:
-                raise Problem(f"predict: {where}: {error if isinstance(error, Bad) else 'is not UTF-8'}") from error
-    if not found:
+def texts_of(path: str, text: str, answers: Answers) -> list[tuple[dict[str, Any], str]]:
+    """(its other fields, text) of the texts to predict: CSV, JSON lines, or one text a line. Raises Problem.
+
+    answers: is told which lines are no texts.
+    """
+    found = []
+    files = files_to_predict(path, "one of CSV, JSON lines, or one text a line, or a folder of them")
+    for file, name in files:
+        of_file = {"file": name} if len(files) > 1 else {}
+        for row, (where, content) in enumerate(answers.tried(of_file, partial(list, _told(file, name, text))) or (), 1):
+            if isinstance(content, Bad):
+                answers.refuse(of_file, f"{where}: {content}", {"row": row})
+            else:
+                found.append(({**of_file, **content[0]}, content[1]))
+    if not found and not answers.refused:
         raise Problem(f"predict: {path} is empty")
     return found
+
+
+def _told(file: Path, name: str, text: str) -> Iterator[tuple[str, tuple[dict[str, Any], str] | Bad]]:
+    """(`name:line`, (other fields, text)) of a file, or what is wrong with the line. Raises Problem."""
+    if name.endswith(KINDS["CSV"]):
+        yield from _told_in_csv(file, name, text)
+        return
+    of_text = _told_in_object if name.endswith(KINDS["JSON lines"]) else _told_in_line
+    for where, line in lines(file, name):
+        try:
+            yield where, of_text(line, text)
+        except Bad as error:
+            yield where, error
+
+
+def _told_in_object(line: bytes, text: str) -> tuple[dict[str, Any], str]:
+    content = object_of(line)
+    name = next((one for one in ((text,) if text else TEXTS) if one in content), None)
+    if name is None:
+        raise Bad(f"has no field {text or TEXTS[0]} (its fields: {names_of(content)})")
+    return {key: value for key, value in content.items() if key != name}, text_of(content[name], name)
+
+
+def _told_in_line(line: bytes, text: str) -> tuple[dict[str, Any], str]:
+    try:
+        return {}, " ".join(word for word in line.decode("utf-8").split() if not word.startswith(MARK))
+    except UnicodeDecodeError as error:
+        raise Bad("is not UTF-8") from error
+
+
+def _told_in_csv(file: Path, name: str, text: str) -> Iterator[tuple[str, tuple[dict[str, Any], str] | Bad]]:
+    rows = list(table_of(file))
+    head = rows[0][1] if rows else []
+    column = next((one for one in ((text,) if text else TEXTS) if one in head), None)
+    if column is None and rows and (text or len(head) > 1):
+        raise Problem(f"{name} has no column {text or TEXTS[0]} (its first line: {shortened(', '.join(head))})")
+    at = 0 if column is None else head.index(column)
+    for number, row in rows[column is not None :]:
+        if at >= len(row):
+            yield f"{name}:{number}", Bad(f"has {len(row)} cells, too few")
+            continue
+        beside = {key: cell for key, cell in zip(head, row, strict=False) if key != column} if column else {}
+        yield f"{name}:{number}", (beside, row[at])

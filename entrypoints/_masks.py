@@ -49,10 +49,12 @@ def read_channel(
     channels: int | None,
     num_classes: int | None,
     like: tuple[int, tuple[int, int, int]] | None = None,
+    skip: float = 0.0,
 ) -> tuple[Masked, int, str]:
     """The pictures of a channel with their masks, how many classes there are, and a checksum of all masks.
 
-    like: classes and shape of the training data, which the other channels must keep to.
+    like: classes and shape of the training data, which the other channels must keep to. skip: the share of pictures that may
+    be damaged.
     """
     if not masks:
         raise Problem(f"{what} has pictures without masks: give a channel {what.split()[-1]}_annotation")
@@ -62,6 +64,7 @@ def read_channel(
     _images.note_left_out(Path(pictures), what)
     beside = folder(masks, f"{what}_annotation")
     root = Path(pictures)
+    paths = _images.undamaged(paths, what, skip)
     found = [(beside / path.relative_to(root)).with_suffix(".png") for path in paths]
     if missing := [path for path in found if not path.is_file()]:
         raise Problem(f"{missing[0]} is missing: the mask of {paths[found.index(missing[0])]}" + _and(len(missing) - 1))

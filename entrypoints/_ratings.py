@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import _told
 import numpy
 from _common import Problem, said_of
+from _sparing import Spare
 from _tables import CONTENT_TYPES, How, files_of, read_files
 
 if TYPE_CHECKING:
@@ -106,8 +107,15 @@ def fields_of(table: Any) -> list[_told.Field]:
     return [target, *(_told.field(name, values, "id", f"{count:,} features") for name, values, count in columns)]
 
 
-def table_of(hp: Namespace, path: str, part: str, labelled: bool = True, named: Sequence[str] | None = None) -> Any:
-    """The table of a channel. Raises Problem."""
+def table_of(
+    hp: Namespace,
+    path: str,
+    part: str,
+    labelled: bool = True,
+    named: Sequence[str] | None = None,
+    spare: Spare | None = None,
+) -> Any:
+    """The table of a channel. spare: as of `How`. Raises Problem."""
     facts = said_of(part, *(["training"] if part == "train" else []))
     content = CONTENT_TYPES.get(facts.get("ContentType", "").partition(";")[0].strip().lower(), "")
     how = How(
@@ -117,6 +125,7 @@ def table_of(hp: Namespace, path: str, part: str, labelled: bool = True, named: 
         columns=tuple(named) if named else None,
         content=content,
         names=True,
+        spare=spare,
     )
     what = f"the channel {part}" if labelled else "predict:"
     return read_files(files_of(path, what), how, what)

@@ -10,7 +10,7 @@ import json
 import math
 import zlib
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from _common import Problem, World, whole_file
 from _epochs import Epochs, Task, about_model
 from _ratings import Data, Entries, entries_of, table_of
+from _sparing import Spare
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -185,7 +186,7 @@ def train(hp: Namespace, data: Data, world: World) -> None:
 
 
 def predict(hp: Namespace) -> None:
-    """Prints one JSON line a row of the file or folder `predict`: its score, of a binary_classifier its probability."""
+    """Prints one JSON line a row of the file or folder `predict`: its columns, and its score."""
     from safetensors.torch import load_file
 
     facts = about_model(hp.model_dir, PROGRAM)
@@ -197,13 +198,21 @@ def predict(hp: Namespace) -> None:
     except Exception as error:  # of any library, about files that are not ours
         raise Problem(f"{root} holds no model of {PROGRAM}: {str(error).splitlines()[0]}") from error
     hp.target = facts["hyperparameters"]["target"]
-    table = table_of(hp, hp.predict, "predict", labelled=False, named=list(columns))
-    if table.sparse is not None and table.sparse.shape[1] > facts["features"]:
-        raise Problem(f"predict: {hp.predict} has {table.sparse.shape[1]} features, the model {facts['features']}")
-    rows = entries_of(table, columns, hp, "predict", {})
-    for start in range(0, len(rows), hp.mini_batch_size):
-        places = range(start, min(start + hp.mini_batch_size, len(rows)))
+    spare = Spare(lambda part: _require_features(part, facts["features"]))  # all columns are ids: all are kept
+    table = table_of(hp, hp.predict, "predict", labelled=False, named=list(columns), spare=spare)
+    _require_features(table, facts["features"])
+    spare.answer(table, _scores(network, entries_of(table, columns, hp, "predict", {}), facts, hp.mini_batch_size))
+
+
+def _require_features(table: Any, most: int) -> None:
+    if table.sparse is not None and table.sparse.shape[1] > most:
+        raise Problem(f"predict: {table.place(0)} has {table.sparse.shape[1]} features, the model {most}")
+
+
+def _scores(network: Any, rows: Any, facts: dict[str, Any], size: int) -> Iterator[dict[str, float]]:
+    """Of each row; of a binary_classifier its probability."""
+    for start in range(0, len(rows), size):
+        places = range(start, min(start + size, len(rows)))
         with torch.no_grad():
             made = network(*rows.tensors(places, facts["features"], torch.device("cpu")))
-        for row, score in zip(places, (made.sigmoid() if facts["binary"] else made).tolist(), strict=True):
-            print(json.dumps({"row": row, "score": score}), flush=True)
+        yield from ({"score": score} for score in (made.sigmoid() if facts["binary"] else made).tolist())

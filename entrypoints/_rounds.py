@@ -5,6 +5,7 @@ Every rank has a part of the rows: of its host's, where each host has files of i
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import zlib
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import _measures
+import _pictures
 import _told
 import numpy
 from _cells import NOT_ONE, ROWS
@@ -548,8 +550,35 @@ class Training:
         if described.name != "model.json":
             write_json(Path(hp.output_data_dir) / "model.json", about)  # where people see it
         write_json(Path(hp.output_data_dir) / "metrics.json", {**results["trained"], **results["metrics"]})
+        title = f"Feature importance ({self.engine.kind})"
+        importance = _pictures.bars(self.engine.importance(rounds), title)
         with whole_file(Path(hp.output_data_dir) / "feature_importance.svg") as path:
-            path.write_text(importance_picture(self.engine.importance(rounds), self.engine.kind), encoding="utf-8")
+            path.write_text(importance, encoding="utf-8")
+        _pictures.keep(hp, "importance", title, importance)
+        _pictures.guarded(lambda: self._draw(rounds))
+
+    def _draw(self, rounds: int) -> None:
+        """Pictures of what the model makes of the data held out: of validation, else of test."""
+        held = {"validation": self.data.validation, "test": self.data.test}
+        part, table = next(((part, table) for part, table in held.items() if table is not None), ("", None))
+        if table is None:
+            return
+        rows = numpy.arange(min(table.rows, _pictures.MOST))
+        predicted = importlib.import_module(type(self.engine).__module__).predictions
+        model, matrix = self.engine.model(rounds), self.features.matrix(table, rows)
+        values = numpy.asarray(predicted(model, matrix, self.features, self.target))
+        if self.target.objective in ("binary:logistic", "multi:softprob"):
+            self._draw_classes(part, table, rows, values if values.ndim == 2 else numpy.stack([1 - values, values], axis=1))
+
+    def _draw_classes(self, part: str, table: Table, rows: Any, likely: Any) -> None:
+        classes = [str(self.target.class_of(float(label))) for label in range(likely.shape[1])]
+        truth = self.target.labels(table, rows).astype(int)
+        _pictures.of_classes(self.hp, part, classes, truth, likely)
+        wrong = [
+            (table.place(int(rows[at])), *_pictures.said_of(classes, truth, likely, at))
+            for at in _pictures.mistakes(truth, likely)
+        ]
+        _told.keep(self.hp, "mistakes", f"Surest mistakes on {part}", ("row", "is", "said", "how sure"), wrong)
 
 
 _FOLDERS = ("train", "validation", "test", "previous_model", "model_dir", "output_data_dir", "checkpoint_dir", "predict")
@@ -572,26 +601,6 @@ def _refuse(trouble: str) -> None:
 
 def _by_kind(value: Any) -> tuple[bool, Any]:
     return isinstance(value, str), value
-
-
-def importance_picture(scores: dict[str, float], kind: str) -> str:
-    """Bars as SVG: the features that matter most."""
-    from xml.sax.saxutils import escape
-
-    first = sorted(scores.items(), key=lambda item: -item[1])[:BARS]
-    most = max((score for _, score in first), default=0.0) or 1.0
-    parts = [f'<text x="10" y="20" font-weight="bold">Feature importance ({kind})</text>']
-    for index, (name, score) in enumerate(first):
-        y = 34 + 22 * index
-        shown = name if len(name) <= 24 else f"{name[:23]}…"
-        parts.append(f'<text x="190" y="{y + 14}" text-anchor="end">{escape(shown)}</text>')
-        parts.append(f'<rect x="200" y="{y + 2}" width="{max(1, 400 * score / most):.0f}" height="16" fill="#4477aa"/>')
-        parts.append(f'<text x="{206 + 400 * score / most:.0f}" y="{y + 14}">{score:.4g}</text>')
-    size = f'width="700" height="{44 + 22 * len(first)}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">{"".join(parts)}</svg>\n'
-
-
-# --- the model's folder -------------------------------------------------------------------------------------------------
 
 
 class Model:

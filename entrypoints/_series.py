@@ -13,11 +13,13 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from _common import Problem
 from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened
+from _predicting import Answers, files_to_predict
 
 ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 UNITS = {"A": "Y", "Y": "Y", "Q": "Q", "M": "M", "W": "W", "D": "D", "B": "B", "H": "h", "h": "h", "T": "min", "min": "min",
@@ -58,18 +60,17 @@ def load(path: str, what: str) -> list[Series]:
     return examples_below(path, what, kinds, _unpacked, lambda line, where: series_of(object_of(line), where))
 
 
-def load_file(path: str) -> list[Series]:
-    """The series of a file to go on with; raises Problem."""
-    file = Path(path)
-    if not file.is_file():
-        raise Problem(f"predict: {path} is not a file; give one of JSON lines with start and target")
+def load_file(path: str, answers: Answers) -> list[Series]:
+    """The series of a file or folder to go on with. answers: is told which lines are none. Raises Problem."""
     found = []
-    for where, line in _unpacked(file, file.name):
-        try:
-            found.append(series_of(object_of(line), where))
-        except Bad as error:
-            raise Problem(f"predict: {where}: {error}") from error
-    if not found:
+    files = files_to_predict(path, "one of JSON lines with start and target, or a folder of them")
+    for file, name in files:
+        for where, line in answers.tried({"file": name}, partial(list, _unpacked(file, name))) or ():
+            try:
+                found.append(series_of(object_of(line), where))
+            except Bad as error:
+                answers.refuse({}, f"{where}: {error}", {"where": where})
+    if not found and not answers.refused:
         raise Problem(f"predict: {path} is empty")
     return found
 

@@ -23,6 +23,7 @@ import _separated
 import numpy
 from _cells import MISSING, number, shown
 from _common import LEAVE_OUT, Problem, folder, note
+from _sparing import Spare
 
 LARGEST = float(numpy.finfo(numpy.float32).max)
 WIDEST = 10_000_000  # columns of a sparse file; more are a mistake in an index, not data
@@ -50,7 +51,8 @@ class How:
     bare: whether all columns are features. numeric: whether features can be nothing but numbers, so that it is no way out
     to leave a cell empty or to make a column text. names: whether all features are names. classes: whether the target's
     values are; text_target: whether they are text even if all are numbers. group, upper: names of columns that are no
-    features: whose rows of one value are ranked together, and the upper end of what the target begins.
+    features: whose rows of one value are ranked together, and the upper end of what the target begins. spare: takes what is
+    wrong with single rows and files, so that the others are read.
     """
 
     target: str = ""
@@ -68,6 +70,7 @@ class How:
     text_target: bool = False
     group: str = ""
     upper: str = ""
+    spare: Spare | None = None
 
     @property
     def asked(self) -> set[str]:
@@ -133,8 +136,12 @@ def files_of(path: str, what: str) -> list[str]:
 
 def read_files(paths: Sequence[str], how: How, what: str) -> Table:
     """All of these files as one table, in this order. Raises Problem."""
-    tables = [table for path in paths if (table := _read(path, how)).rows]
+    if how.spare is not None:
+        how.spare.several = len(paths) > 1
+    tables = [table for path in paths if (table := _read(path, how)) is not None and table.rows]
     if not tables:
+        if how.spare is not None and how.spare.refused:
+            raise Problem(how.spare.refused[0][2])
         raise Problem(f"{what} has no rows: {', '.join(paths[:3])}{' ...' * (len(paths) > 3)}")
     return joined(tables)
 
@@ -215,12 +222,18 @@ def widened(matrix: Any, width: int) -> Any:
     return csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], width))
 
 
-def _read(path: str, how: How) -> Table:
-    kind = how.content or _kind(path)
+def _read(path: str, how: How) -> Table | None:
+    """The table of a file; None where it is spared. Raises Problem."""
     try:
-        return _READERS[kind](path, how)
+        return _READERS[how.content or _kind(path)](path, how)
     except OSError as error:
-        raise Problem(f"{path} cannot be read: {error.strerror or _reason(error)}") from error
+        problem = Problem(f"{path} cannot be read: {error.strerror or _reason(error)}")
+    except Problem as found:
+        problem = found
+    if how.spare is None or not how.spare.several:
+        raise problem
+    how.spare.refuse(path, 0, problem)
+    return None
 
 
 def _kind(path: str) -> str:
@@ -259,13 +272,15 @@ def _read_csv(path: str, how: How) -> Table:
     def opened() -> Any:
         return _stream(path)
 
+    odd: dict[int, str] = {}
     try:
         try:
             form = _separated.form_of(path, opened)
-            table = _cells_of(path, form)
+            table = _cells_of(path, form, None if how.spare is None else odd)
         except UnicodeDecodeError:
+            odd.clear()
             form = _separated.form_of(path, opened, _separated.guessed(path, opened))
-            table = _cells_of(path, form)
+            table = _cells_of(path, form, None if how.spare is None else odd)
     except (UnicodeDecodeError, csv.Error) as error:
         raise Problem(f"{path}: {_reason(error)}") from error
     if table is None:
@@ -275,18 +290,36 @@ def _read_csv(path: str, how: How) -> Table:
         below = _cells.named(path, below.rename_columns(line), how.asked)
         if how.second_weighs and not how.weight:
             how = _with(how, how.target, below.column_names[1])
-        return _table(path, below, how, True)
-    return _without_names(path, table, how)
+        return _table(path, below, how, True, numbers=_numbers_beside(path, odd, 1, below.num_rows, how))
+    return _without_names(path, table, how, _numbers_beside(path, odd, 0, table.num_rows, how))
 
 
-def _cells_of(path: str, form: _separated.Form) -> Any:
-    """All cells as an arrow table of texts, its first line too; None without any. Raises Problem, UnicodeDecodeError."""
+def _numbers_beside(path: str, odd: dict[int, str], header: int, rows: int, how: How) -> list[int]:
+    """The numbers of the rows that are read, beside those that have too few or too many cells, which are spared."""
+    left_out = {number - header: why for number, why in odd.items()}
+    if how.spare is None:
+        return []
+    for row, why in left_out.items():
+        how.spare.refuse(path, row, f"{path}, row {row}: {why}")
+    return [row for row in range(1, rows + len(left_out) + 1) if row not in left_out]
+
+
+def _cells_of(path: str, form: _separated.Form, odd: dict[int, str] | None = None) -> Any:
+    """All cells as an arrow table of texts, its first line too; None without any. Raises Problem, UnicodeDecodeError.
+
+    odd: gets rows that have too few or too many cells, by their numbers, which are wrong without it.
+    """
     import pyarrow
     from pyarrow import csv as reader
 
     if not form.line:
         return None
     generic = [f"f{index}" for index in range(len(form.line))]
+
+    def leave_out(row: Any) -> str:
+        odd[row.number - form.skip] = f"{row.actual_columns} cells, not {row.expected_columns}"  # type: ignore[index]
+        return "skip"
+
     try:
         with _stream(path) as stream:
             return reader.read_csv(
@@ -294,7 +327,11 @@ def _cells_of(path: str, form: _separated.Form) -> Any:
                 read_options=reader.ReadOptions(
                     column_names=generic, use_threads=False, skip_rows=form.skip, encoding=form.encoding.removesuffix("-sig")
                 ),
-                parse_options=reader.ParseOptions(newlines_in_values=True, delimiter=form.separator),
+                parse_options=reader.ParseOptions(
+                    newlines_in_values=True,
+                    delimiter=form.separator,
+                    invalid_row_handler=None if odd is None else leave_out,
+                ),
                 convert_options=reader.ConvertOptions(
                     column_types=dict.fromkeys(generic, pyarrow.string()), null_values=MISSING, strings_can_be_null=True
                 ),
@@ -305,7 +342,7 @@ def _cells_of(path: str, form: _separated.Form) -> Any:
         raise Problem(f"{path}: {_reason(error)}") from error
 
 
-def _without_names(path: str, table: Any, how: How) -> Table:
+def _without_names(path: str, table: Any, how: How, numbers: Sequence[int]) -> Table:
     """What there is of a table whose file has no names: features are counted without target and weight."""
     found = list(table.column_names)
     at = found.index(how.target) if how.target in found else 0
@@ -315,7 +352,7 @@ def _without_names(path: str, table: Any, how: How) -> Table:
     features = [name for name in found if name not in (target, weight)]
     table = table.rename_columns([f"f{features.index(name)}" if name in features else f"#{name}" for name in found])
     how = _with(how, f"#{target}" if target else "", f"#{weight}" if weight else "")
-    return _table(path, table, how, False, f"column {at + 1}")
+    return _table(path, table, how, False, f"column {at + 1}", numbers)
 
 
 def _reason(error: Exception) -> str:
@@ -338,7 +375,21 @@ def _read_parquet(path: str, how: How) -> Table:
     return _table(path, _cells.named(path, table, how.asked), how, True)
 
 
-def _table(path: str, table: Any, how: How, named: bool, target_said: str = "") -> Table:
+def _table(
+    path: str, table: Any, how: How, named: bool, target_said: str = "", numbers: Sequence[int] | None = None
+) -> Table:
+    """What there is of an arrow table with these columns; without rows that are spared. Raises Problem.
+
+    numbers: of the rows in their file.
+    """
+    if how.spare is None:
+        return _whole(path, table, how, named, target_said)
+    numbers = numbers or range(1, table.num_rows + 1)
+    read = how.spare.read(path, table, numbers, lambda part: _whole(path, part, how, named, target_said), named)
+    return joined(read) if read else Table(0, {}, origins=((path, 0),))
+
+
+def _whole(path: str, table: Any, how: How, named: bool, target_said: str) -> Table:
     """What there is of an arrow table with these columns. Raises Problem."""
     import difflib
 
@@ -530,61 +581,85 @@ def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
         raise Problem(f"{path}, row {row + 1}: {_reason(error)}") from error
 
 
+@dataclass
+class _Sparse:
+    """What a row of libsvm says. weight, group: None where it says none. empty: cells that are an index alone."""
+
+    target: float
+    weight: float | None = None
+    group: str | None = None
+    indices: list[int] = field(default_factory=list)
+    data: list[float] = field(default_factory=list)
+    empty: int = 0
+
+
+def _sparse_row(where: str, words: list[str], labelled: bool) -> _Sparse:
+    """Raises Problem."""
+    if not labelled and ":" in words[0]:
+        words = ["0", *words]  # a row to predict may come without a target
+    label, colon, weight = words[0].partition(":")
+    value = number(label)
+    if value is None or not math.isfinite(value):
+        raise Problem(f"{where}: the target {shown(label)} is not a number")
+    row = _Sparse(value)
+    if colon:
+        row.weight = number(weight) if number(weight) is not None else math.nan
+    last = -1
+    for word in words[1:]:
+        index, colon, cell = word.partition(":")
+        if index == "qid":
+            row.group = cell
+            continue
+        if colon and not cell and index.isdigit():  # `8:`
+            row.empty += 1
+            continue
+        value = number(cell) if colon else None
+        if value is None or not (index.isascii() and index.isdigit()):
+            raise Problem(f"{where}: {shown(word)} is not index:value")
+        if not last < int(index) < WIDEST:
+            raise Problem(f"{where}: the index {shown(index)} does not come after {last}, or is {WIDEST} or more")
+        if abs(value) > LARGEST:
+            raise Problem(f"{where}: {shown(word)} is too large a number")
+        last = int(index)
+        row.indices.append(last)
+        row.data.append(value)
+    return row
+
+
 def _read_libsvm(path: str, how: How) -> Table:
     from scipy.sparse import csr_matrix
 
-    targets: list[float] = []
-    weights: list[float] = []
-    data: list[float] = []
-    indices: list[int] = []
-    ends = [0]
-    groups: list[str] = []
-    empty = 0
-    for row, words in _lines(path):
-        where = f"{path}, row {row}"
-        if not how.labelled and ":" in words[0]:
-            words = ["0", *words]  # a row to predict may come without a target
-        label, colon, weight = words[0].partition(":")
-        value = number(label)
-        if value is None or not math.isfinite(value):
-            raise Problem(f"{where}: the target {shown(label)} is not a number")
-        targets.append(value)
-        if colon:
-            weights.append(number(weight) if number(weight) is not None else math.nan)  # type: ignore[arg-type]
-        last = -1
-        for word in words[1:]:
-            index, colon, cell = word.partition(":")
-            if index == "qid":
-                groups.append(cell)
-                continue
-            if colon and not cell and index.isdigit():  # `8:`
-                empty += 1
-                continue
-            value = number(cell) if colon else None
-            if value is None or not (index.isascii() and index.isdigit()):
-                raise Problem(f"{where}: {shown(word)} is not index:value")
-            if not last < int(index) < WIDEST:
-                raise Problem(f"{where}: the index {shown(index)} does not come after {last}, or is {WIDEST} or more")
-            if abs(value) > LARGEST:
-                raise Problem(f"{where}: {shown(word)} is too large a number")
-            last = int(index)
-            indices.append(last)
-            data.append(value)
-        ends.append(len(data))
-    if weights and len(weights) != len(targets):
-        raise Problem(f"{path}: {len(weights)} of {len(targets)} rows have a weight")
+    rows: list[_Sparse] = []
+    numbers: list[int] = []
+    for at, words in _lines(path):
+        try:
+            rows.append(_sparse_row(f"{path}, row {at}", words, how.labelled))
+            numbers.append(at)
+        except Problem as problem:
+            if how.spare is None:
+                raise
+            how.spare.refuse(path, at, problem)
+    weights = [row.weight for row in rows if row.weight is not None]
+    if weights and len(weights) != len(rows):
+        raise Problem(f"{path}: {len(weights)} of {len(rows)} rows have a weight")
     if weights:
         _check_weights(path, numpy.array(weights))
-    if groups and len(groups) != len(targets):
-        raise Problem(f"{path}: {len(groups)} of {len(targets)} rows have a qid")
-    if empty:
+    groups = [row.group for row in rows if row.group is not None]
+    if groups and len(groups) != len(rows):
+        raise Problem(f"{path}: {len(groups)} of {len(rows)} rows have a qid")
+    if empty := sum(row.empty for row in rows):
         note(f"{path}: {empty} cells are an index without a value, as 8: is, and count as missing")
-    matrix = csr_matrix(
-        (numpy.array(data, numpy.float32), indices, ends), shape=(len(targets), max(indices, default=-1) + 1)
-    )
+    indices = [index for row in rows for index in row.indices]
+    data = numpy.array([value for row in rows for value in row.data], numpy.float32)
+    ends = numpy.cumsum([0, *(len(row.data) for row in rows)])
+    matrix = csr_matrix((data, indices, ends), shape=(len(rows), max(indices, default=-1) + 1))
+    extra = {"group": _cells.objects(groups)} if groups and how.labelled else {}
+    if how.spare is not None:
+        kept = _cells.objects([how.spare.beside(path) for _ in rows])
+        extra = {**extra, "row": numpy.array(numbers), "kept": kept}
     return Table(
-        len(targets), {}, matrix, numpy.array(targets), "", numpy.array(weights) if weights else None, False,
-        ((path, len(targets)),), {"group": _cells.objects(groups)} if groups and how.labelled else {},
+        len(rows), {}, matrix, numpy.array([row.target for row in rows]), "", numpy.array(weights) if weights else None,
+        False, ((path, len(rows)),), extra,
     )  # fmt: skip
 
 

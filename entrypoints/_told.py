@@ -98,8 +98,13 @@ def table(
     if len(rows) > SHOWN:
         say_first(f"  and {len(rows) - SHOWN} more, in {TABLES}/{name}.json")
     if not hp.check_data:
-        content = {"title": title, "columns": list(heads_of), "rows": texts}
-        write_json(Path(hp.output_data_dir) / TABLES / f"{name}.json", content)
+        keep(hp, name, title, heads_of, texts)
+
+
+def keep(hp: Namespace, name: str, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Keeps a table for the run's report; arguments as for `table`."""
+    content = {"title": title, "columns": list(heads), "rows": [list(row) for row in rows]}
+    write_json(Path(hp.output_data_dir) / TABLES / f"{name}.json", content)
 
 
 def lines(title: str, rows: Sequence[Sequence[str]]) -> list[str]:

@@ -37,13 +37,14 @@ from trainshed.checkpoint import Checkpointer, CheckpointError, listen
 if __name__ == "__main__":
     listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
 
+import itertools
 import json
 import math
 import sys
 import time
 import zlib
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,12 @@ from typing import Any
 import _images
 import _listed
 import _networks
+import _pictures
 import _told
 import numpy
 import torch
 from _epochs import require_finite
+from _predicting import Answers
 from _shards import Shards, are_shards, read_shards
 from torch import Tensor, nn
 from torch.nn import functional
@@ -205,7 +208,7 @@ def read_channel(
     if are_shards(root):
         shards = read_shards(root, what, world, hp.image_size, hp.channels, hp.num_classes, like)
         return shards, shards.classes
-    return _images.read_channel(root, what, hp.image_size, hp.channels, like)
+    return _images.read_channel(root, what, hp.image_size, hp.channels, like, hp.skip_damaged)
 
 
 def batches_of(data: Dataset, batches: list[list[int]], hp: Namespace, device: torch.device) -> DataLoader:
@@ -579,8 +582,32 @@ class Training:
             facts = {"hyperparameters": used(hp), "metrics": self.results, "fingerprint": self.data.labels}
             save(self.network, self.architecture, Path(hp.model_dir), trained, facts)
             write_json(Path(hp.output_data_dir) / "metrics.json", {**trained, **self.results})
+            if not stopped:
+                _pictures.guarded(self.draw)
         self.checkpoints.close()
         world.say(f"model: {hp.model_dir}")
+
+    @torch.no_grad()
+    def draw(self) -> None:
+        """Pictures of what the model makes of the data held out; none of a stream."""
+        held = {"validation": self.data.validation, "test": self.data.test}
+        part, data = next(((part, data) for part, data in held.items() if data is not None), ("", None))
+        if data is None or isinstance(data, Shards):
+            return
+        self.network.eval()
+        count = min(len(data), _pictures.MOST)  # type: ignore[arg-type]
+        truth, logits = [], []
+        for start in range(0, count, self.share):
+            images, labels = data[list(range(start, min(start + self.share, count)))]
+            truth.append(labels)
+            logits.append(self.network(images.to(self.world.device)).float().cpu())
+        classes, known, likely = self.data.classes, torch.cat(truth).numpy(), torch.cat(logits).softmax(1).numpy()
+        _pictures.of_classes(self.hp, part, classes, known, likely)
+        shown = []
+        for at in _pictures.mistakes(known, likely):
+            is_one, said, sure = _pictures.said_of(classes, known, likely, at)
+            shown.append((_pictures.image_of(data[[at]][0][0]), f"{is_one} > {said} {sure}"))
+        _pictures.sheet(self.hp, "mistakes", f"Surest mistakes on {part}", shown, "what it is > what was said, how sure")
 
     @torch.no_grad()
     def require_numbers(self) -> None:
@@ -804,30 +831,26 @@ def load_for(data: Data, model_dir: Path) -> tuple[Network, Architecture]:
 def predict(hp: Namespace) -> None:
     """Prints one JSON line an image: {"input", "class", "probability"}."""
     network, architecture = load(hp.model_dir)
-    source = Path(hp.predict)
-    shape = tuple(architecture.shape)
-    if source.suffix == ".npz":
-        arrays = _images.read_arrays([source], str(source), labelled=False)[0]
-        data: _images.Images = _images.ArrayImages(arrays, torch.zeros(len(arrays), dtype=torch.int64))
-        names = [str(index) for index in range(len(arrays))]
-    else:
-        paths = _images.image_files(source) if source.is_dir() else [source]
-        data = _images.FileImages(paths, torch.zeros(len(paths), dtype=torch.int64), shape)  # type: ignore[arg-type]
-        names = [str(path) for path in paths]
-    if not names:
-        raise Problem(f"{source} holds no images")
-    if data.shape != shape and isinstance(network, Network):
-        raise Problem(f"{source} has images of {_images.shown(data.shape)}, the model takes {_images.shown(shape)}")  # type: ignore[arg-type]
-    for start in range(0, len(names), hp.batch_size):
-        positions = list(range(start, min(start + hp.batch_size, len(names))))
-        best = network(data.pixels(positions)).softmax(1).max(1)
-        for position, probability, index in zip(positions, best.values.tolist(), best.indices.tolist(), strict=True):
-            line = {
-                "input": names[position],
-                "class": architecture.classes[index],
-                "probability": round(probability, 6),
-            }
-            print(json.dumps(line))
+    answers = Answers()
+    images = iter(_to_predict(hp.predict, tuple(architecture.shape), answers, isinstance(network, Network)))  # type: ignore[arg-type]
+    while batch := list(itertools.islice(images, hp.batch_size)):
+        best = network(torch.cat([pixels for _, pixels in batch])).softmax(1).max(1)
+        for (name, _), probability, index in zip(batch, best.values.tolist(), best.indices.tolist(), strict=True):
+            answers.say({}, {"input": name, "class": architecture.classes[index], "probability": round(probability, 6)})
+    answers.end()
+
+
+def _to_predict(source: str, shape: tuple[int, int, int], answers: Answers, exactly: bool) -> Iterator[tuple[str, Tensor]]:
+    """(name, pixels (1, C, H, W)) of an npz file, of an image file, or of a folder of those. Raises Problem."""
+    if not source.endswith(".npz"):
+        for path, _, pixels in _images.to_predict(source, shape, answers):
+            yield str(path), pixels
+        return
+    arrays = _images.read_arrays([Path(source)], source, labelled=False)[0]
+    data = _images.ArrayImages(arrays, torch.zeros(len(arrays), dtype=torch.int64))
+    if data.shape != shape and exactly:
+        raise Problem(f"{source} has images of {_images.shown(data.shape)}, the model takes {_images.shown(shape)}")
+    yield from ((str(at), data.pixels([at])) for at in range(len(arrays)))
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
     python language_model.py --max_steps 100                        # no job, no data: Python's help topics, ./model
     python language_model.py --train DIR --n_layer 4 --n_embd 256   # every *.txt below DIR
     torchrun --nproc-per-node 2 language_model.py --demo_data topics
+    python language_model.py --predict texts.txt --model_dir model  # goes on with each text
 
 In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_TOKENIZER,
 SM_CHANNEL_VALIDATION, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of hyperparameters.
@@ -47,11 +48,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import _told
 import numpy
 import torch
+from _labelled import texts_of
+from _predicting import Answers
 from _trainer import FiniteTrainer, Reporter, require_finite, require_number, save, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.utils.data import Dataset, Subset
 from transformers import (
     AutoTokenizer,
+    GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedTokenizerBase,
@@ -62,8 +66,10 @@ from transformers import (
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
+import trainshed
 from trainshed.checkpoint.hf_trainer import attach
 
+PROGRAM = "language_model"
 END_OF_TEXT = "<|endoftext|>"
 PIECE = 1 << 16  # characters that are given to the tokenizer at a time
 ARCHITECTURE = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
@@ -322,6 +328,7 @@ def train(hp: Namespace, world: World) -> None:
         model.to("cpu").tie_weights()  # XLA's tensors have no memory to save from, and lose their ties on the way
     if world.rank == 0:
         save(Path(hp.model_dir), model, tokenizer)
+        write_json(Path(hp.model_dir) / "model.json", {"program": PROGRAM, "trainshed": trainshed.__version__})
         facts = {"steps": trainer.state.global_step, "finished": not guard.stopping, "world_size": world.size}
         write_json(Path(hp.output_data_dir) / "metrics.json", {**facts, **reporter.results})
     world.say(f"model: {hp.model_dir}")
@@ -346,16 +353,21 @@ def new_model(hp: Namespace, tokenizer: PreTrainedTokenizerBase) -> GPT2LMHeadMo
 
 def load_model(hp: Namespace, tokenizer: PreTrainedTokenizerBase, folder: Path) -> GPT2LMHeadModel:
     """A trained model to train on; raises Problem where it is not one for these texts."""
-    try:
-        model = GPT2LMHeadModel.from_pretrained(folder, local_files_only=True, **dropout(hp)).float()
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise Problem(f"{folder} holds no model of language_model: {str(error).splitlines()[0]}") from error
+    model = saved_model(hp, folder)
     if model.config.vocab_size != len(tokenizer):
         tokens = f"{model.config.vocab_size} tokens, the tokenizer {len(tokenizer)}"
         raise Problem(f"the previous model has {tokens}: leave out the channel tokenizer")
     if model.config.n_positions < hp.block_size:
         raise Problem(f"block_size is {hp.block_size}, but the previous model takes {model.config.n_positions} tokens")
     return model
+
+
+def saved_model(hp: Namespace, folder: Path) -> GPT2LMHeadModel:
+    """The model in a folder. Raises Problem."""
+    try:
+        return GPT2LMHeadModel.from_pretrained(folder, local_files_only=True, **dropout(hp)).float()
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise Problem(f"{folder} holds no model of language_model: {str(error).splitlines()[0]}") from error
 
 
 def dropout(hp: Namespace) -> dict[str, float]:
@@ -371,9 +383,31 @@ def require_same_model(checkpoint: str, config: GPT2Config) -> None:
         raise Problem(f"{checkpoint} is of another model ({', '.join(differing)} differ): remove it, or use another folder")
 
 
+@torch.no_grad()
+def predict(hp: Namespace) -> None:
+    """Prints one JSON line a text of the file `predict`, with what the model in model_dir goes on with."""
+    answers = Answers()
+    told = texts_of(hp.predict, "", answers)
+    tokenizer, model = load_tokenizer(hp.model_dir), saved_model(hp, Path(hp.model_dir)).eval()
+    for kept, text in told:
+        tokens = tokenizer(text or END_OF_TEXT, return_tensors="pt")["input_ids"]
+        tokens = tokens[:, -max(1, model.config.n_positions // 2) :]  # what follows needs room, too
+        room = min(hp.max_new_tokens, model.config.n_positions - tokens.shape[1])
+        end = tokenizer.eos_token_id
+        config = GenerationConfig(max_new_tokens=room, eos_token_id=end, pad_token_id=end)
+        made = model.generate(tokens, attention_mask=torch.ones_like(tokens), generation_config=config)
+        words = tokenizer.decode(made[0, tokens.shape[1] :], skip_special_tokens=True)
+        answers.say(kept, {"text": text, "continuation": words})
+    answers.end()
+
+
 def main() -> None:
     """The command line."""
     hp = hyperparameters(sys.argv[1:])
+    if hp.predict:
+        logging.disable_progress_bar()
+        predict(hp)
+        return
     world = World.join(hp.device)
     train(hp, world)
     world.leave()

@@ -12,6 +12,7 @@ and so on, as the platform's object detection has them. README.md beside this fi
 from __future__ import annotations
 
 from _common import Parser, Problem, World, previous_model, run, whole_file
+from _predicting import Answers
 
 from trainshed.checkpoint import listen
 
@@ -31,6 +32,8 @@ import _bodies
 import _boxes
 import _epochs
 import _images
+import _pictures
+import _told
 import numpy
 import torch
 from _boxes import Marks
@@ -306,6 +309,28 @@ class Detection(_epochs.Task):
             "map_50": float(seen[:, 0].mean()) if len(seen) else 0.0,
         }
 
+    def draw(self, part: str, outputs: list[Any]) -> None:
+        hp, classes, threshold = self.hp, self.made.classes, self.hp.score_threshold
+        shown = []
+        for at, rows in enumerate(outputs[: _pictures.SHOWN]):
+            images, _ = self.of_part[part][[at]]
+            there = [(int(row[1]), -1.0, row[3:]) for row in rows[1:] if not row[0]]
+            found = [(int(row[1]), row[2], row[3:]) for row in rows[1:] if row[0] and row[2] >= threshold]
+            line = ", ".join(f"{classes[kind]} {score:.2f}" for kind, score, _ in found) or "nothing found"
+            shown.append((_pictures.with_boxes(_pictures.image_of(images[0]), [*there, *found]), line))
+        said = f"white: boxes that are there; colours: those found, surer than {threshold:g}"
+        _pictures.sheet(hp, "samples", f"Boxes on {part}", shown, said)
+        made = [(name, *self._precision(kind, outputs)) for kind, name in enumerate(classes)]
+        _told.keep(hp, "classes", f"Classes on {part}", ("class", "mAP", "AP at 0.5", "there", "found"), made)
+
+    def _precision(self, kind: int, outputs: list[Any]) -> tuple[str, str, str, str]:
+        """Of a class: mean average precision, that at an overlap of 0.5, and how many boxes are there and were found."""
+        rows = [one[1:][one[1:, 1] == kind] for one in outputs]
+        found, there = ([one[one[:, 0] == mark] for one in rows] for mark in (1, 0))
+        values = numpy.asarray(_boxes.average_precision([one[:, 2:] for one in found], [one[:, 3:] for one in there]))
+        sure = sum(int((one[:, 2] >= self.hp.score_threshold).sum()) for one in found)
+        return f"{values.mean():.3f}", f"{values[0]:.3f}", str(sum(map(len, there))), str(sure)
+
     def save(self, target: Path) -> dict[str, Any]:
         """Writes the network, as Transformers reads it or as a state_dict."""
         if self.made.library:
@@ -348,20 +373,15 @@ def load(model_dir: str | Path) -> tuple[Network, Architecture]:
 def predict(hp: Namespace) -> None:
     """Prints a JSON line an image: {"input", "boxes": [{"class", "score", "box": left, top, width, height in pixels}]}."""
     network, made = load(hp.model_dir)
-    source = Path(hp.predict)
-    paths = _images.image_files(source) if source.is_dir() else [source]
-    if not paths:
-        raise Problem(f"{source} holds no images")
-    for path in paths:
-        with _images.opened(path) as image:
-            width, height = image.size
-            pixels = _images.decoded([(path, str(path))], tuple(made.shape))  # type: ignore[arg-type]
+    answers = Answers()
+    for path, (width, height), pixels in _images.to_predict(hp.predict, tuple(made.shape), answers):  # type: ignore[arg-type]
         boxes = []
         for kind, score, x0, y0, x1, y1 in network.found(network(pixels), len(made.classes))[0].tolist():
             if score >= hp.score_threshold:
                 box = [round(side, 2) for side in (x0 * width, y0 * height, (x1 - x0) * width, (y1 - y0) * height)]
                 boxes.append({"class": made.classes[int(kind)], "score": round(score, 4), "box": box})
-        print(json.dumps({"input": str(path), "boxes": boxes}))
+        answers.say({}, {"input": str(path), "boxes": boxes})
+    answers.end()
 
 
 def main() -> None:

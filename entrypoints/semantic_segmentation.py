@@ -12,6 +12,7 @@ and so on, as the platform's semantic segmentation has them. README.md beside th
 from __future__ import annotations
 
 from _common import Parser, Problem, World, previous_model, run, whole_file
+from _predicting import Answers
 
 from trainshed.checkpoint import listen
 
@@ -31,6 +32,7 @@ import _bodies
 import _epochs
 import _images
 import _masks
+import _pictures
 import numpy
 import torch
 from image_classification import Block, norm
@@ -236,6 +238,22 @@ class Segmentation(_epochs.Task):
             "miou": float((pairs.diagonal()[seen] / either[seen]).mean()) if seen.any() else 0.0,
         }
 
+    def draw(self, part: str, outputs: list[Any]) -> None:
+        count, hp = self.data.classes, self.hp
+        pairs = numpy.sum(outputs, axis=0)[1:].reshape(count, count).astype(numpy.int64)
+        _pictures.of_pairs(hp, part, [str(at) for at in range(count)], pairs, "pixels")
+        shown = []
+        with torch.no_grad():
+            for at in range(min(_pictures.SHOWN // 2, len(outputs))):
+                images, labels = self.of_part[part][[at]]
+                answer = self.network(images.to(self.world.device)).argmax(1)[0].cpu()
+                image = _pictures.image_of(images[0])
+                there = labels[0] * (labels[0] != _masks.IGNORED)
+                shown += [(_pictures.with_mask(image, there), "as it is"), (_pictures.with_mask(image, answer), "as said")]
+        _pictures.sheet(
+            hp, "samples", f"Masks on {part}", shown, "in pairs: the mask that is there, and the one that was said"
+        )
+
     def save(self, target: Path) -> dict[str, Any]:
         """Writes the network, as Transformers reads it or as a state_dict."""
         if self.made.library:
@@ -277,22 +295,18 @@ def predict(hp: Namespace) -> None:
     """Writes a mask for each image to output_data_dir; prints a JSON line: {"input", "mask", "classes": their parts}."""
     network, made = load(hp.model_dir)
     source = Path(hp.predict)
-    paths = _images.image_files(source) if source.is_dir() else [source]
-    if not paths:
-        raise Problem(f"{source} holds no images")
-    for path in paths:
-        with _images.opened(path) as image:
-            size = image.size
-            pixels = _images.decoded([(path, str(path))], tuple(made.shape))  # type: ignore[arg-type]
-            classes = network(pixels).argmax(1)[0].to(torch.uint8).numpy()
-            mask = _picture(classes, size)
+    answers = Answers()
+    for path, size, pixels in _images.to_predict(hp.predict, tuple(made.shape), answers):  # type: ignore[arg-type]
+        classes = network(pixels).argmax(1)[0].to(torch.uint8).numpy()
+        mask = _picture(classes, size)
         name = (path.relative_to(source) if source.is_dir() else Path(path.name)).with_suffix(".png")
         target = Path(hp.output_data_dir) / name
         with whole_file(target) as written:
             mask.save(written, "PNG")
         parts = numpy.bincount(classes.ravel(), minlength=made.classes) / classes.size
         shares = {str(at): round(float(part), 4) for at, part in enumerate(parts) if part}
-        print(json.dumps({"input": str(path), "mask": str(target), "classes": shares}))
+        answers.say({}, {"input": str(path), "mask": str(target), "classes": shares})
+    answers.end()
 
 
 def _picture(classes: Any, size: tuple[int, int]) -> Any:

@@ -28,6 +28,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,11 @@ import _contest
 import _folds
 import _measures
 import numpy
-from _columns import Target
+from _columns import Features, Target
 from _ring import Ring, first_line
 from _rounds import Model, Training, about_in, how, library_of
-from _tables import files_of, read_files
+from _sparing import Spare
+from _tables import Table, files_of, read_files
 from xgboost.core import XGBoostError
 
 ENGINES = {"xgboost": "_xgboosted", "lightgbm": "_lightgbm", "catboost": "_catboosted", "linear": "_linear"}
@@ -129,12 +131,19 @@ def predict(hp: Namespace) -> None:
         if name in model.hyperparameters and name not in hp.asked:
             value = model.hyperparameters[name]
             setattr(hp, name, tuple(value) if isinstance(value, list) else value)
-    way = how(hp, columns, {}, features.texts, labelled=False)
+    spare = Spare(lambda part: _require_fit(features, part), features.columns)
+    way = replace(how(hp, columns, {}, features.texts, labelled=False), spare=spare)
     table = read_files(files_of(hp.predict, "the data to predict"), way, hp.predict)
     features.check(table, hp.predict)
     matrix = features.matrix(table, numpy.arange(table.rows))
-    for row, value in enumerate(engine.predictions(model.model, matrix, features, target), 1):
-        print(json.dumps({"row": row, **_said(target, value)}))
+    values = engine.predictions(model.model, matrix, features, target)
+    spare.answer(table, (_said(target, value) for value in values))
+
+
+def _require_fit(features: Features, rows: Table) -> None:
+    """Raises Problem for rows that a model with these features does not take."""
+    features.check(rows, rows.place(0), say=False)
+    features.matrix(rows, numpy.arange(rows.rows))
 
 
 def _said(target: Target, value: Any) -> dict[str, Any]:

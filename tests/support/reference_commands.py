@@ -22,6 +22,7 @@ EXAMPLES = {
     "watch": "trainshed watch RUN --once",
     "report": "trainshed report RUN -o report.html",
     "ui": "trainshed ui --port 8080",
+    "predict": "trainshed predict RUN rows.csv -o predictions.csv",
     "resume": "trainshed resume RUN --again",
     "runs rerun": "trainshed runs rerun RUN --output again",
     "stop": "trainshed stop RUN",

@@ -52,7 +52,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "algorithms": GROUND,
     "container": {*GROUND, "machine", "metrics", "observe", "algorithms"},
     "runner": {*GROUND, "machine", "metrics", "observe", "algorithms"},  # the container by its command alone
-    "places": {*RUNNER_PARTS, "metrics", "observe"},
+    "places": {*RUNNER_PARTS, "metrics", "observe", "algorithms"},
     # Each command loads its own part.
     "cli": {*RUNNER_PARTS, "places", "container", "checkpoint", "metrics", "observe", "algorithms", "data"},
     "__main__": {"cli"},

@@ -9,8 +9,8 @@ What is loaded late has its types in __init__.pyi: an import here, even one for 
 
 __version__ = "0.2.0.dev0"
 __all__ = [
-    "Comparison", "JobFailed", "Pipeline", "Training", "Tuning", "compare", "find", "make_job", "report", "run", "runs",
-    "steps", "tune",
+    "Comparison", "JobFailed", "Pipeline", "Training", "Tuning", "compare", "find", "make_job", "predict", "report", "run",
+    "runs", "steps", "tune",
 ]  # fmt: skip
 _OF_STUDIO = {"Comparison", "Pipeline", "Tuning", "compare", "report", "steps", "tune"}  # a wing, which may be left out
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 from .runner.api import JobFailed as JobFailed
 from .runner.api import Training as Training
 from .runner.api import find as find
+from .runner.api import predict as predict
 from .runner.api import runs as runs
 from .studio.python_api import Comparison as Comparison
 from .studio.python_api import Pipeline as Pipeline

@@ -214,7 +214,7 @@ def test_an_adapter_answers_with_its_own_model_alone(
     with pytest.raises(program.Problem, match=r"was trained on another model than .*other"):
         answer(tuning(predict=question), str(tmp_path / "other"))
     for line, words in (
-        ({"prompt": "long " * 300}, r"data.jsonl: prompt 1 has \d+ tokens, and the model takes 256 with the answer"),
+        ({"prompt": "long " * 300}, r"data.jsonl:1 has \d+ tokens, and the model takes 256 with the answer"),
         ({"question": "a"}, r"data.jsonl:1: has neither prompt nor messages \(its fields: question\)"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "data.jsonl:1: messages: there is nothing to answer"),
     ):

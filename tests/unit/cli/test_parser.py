@@ -46,6 +46,7 @@ def test_an_unknown_flag_is_refused_in_one_line(capsys: pytest.CaptureFixture[st
         "models": ["ls"],
         "diff": ["a", "b"],
         "note": ["run"],
+        "predict": ["run", "data"],
         "tag": ["run"],
         "steps": ["status"],
         "data": ["show", "here"],

@@ -306,3 +306,30 @@ def test_files_of_a_system_are_no_pictures_and_others_are_named(
     assert (
         f"note: the channel train {root}: files left out, by ending: 1 (none), 1 .avif, 2 .heic; what is read: .png" in said
     )
+
+
+def test_damaged_pictures_are_left_out_up_to_a_share(
+    images: ModuleType, problem: type[Exception], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write_images(tmp_path / "train")
+    whole = (root / "cat/1.png").read_bytes()
+    (root / "cat/1.png").write_bytes(whole[: len(whole) // 2])
+    data, classes = images.read_channel(root, "train", 4, skip=0.2)
+    assert (len(data), classes, data.labels.tolist()) == (5, ["cat", "dog"], [0, 0, 1, 1, 1])
+    assert "note: train: 1 of 6 pictures are damaged and left out: 1.png\n" in capsys.readouterr().err
+    with pytest.raises(
+        problem, match=r"1 of 6 pictures are damaged, more than skip_damaged \(0.1\) allows: .*1.png cannot be"
+    ):
+        images.read_channel(root, "train", 4, skip=0.1)
+
+
+def test_damaged_pictures_with_boxes_or_masks_are_left_out(module: Module, drawn: Path, tmp_path: Path) -> None:
+    import shutil
+
+    for kind, reader in (("boxes", "_boxes"), ("shapes", "_masks")):
+        root = Path(shutil.copytree(drawn / kind, tmp_path / kind))
+        damaged = min((root / "test").iterdir())
+        damaged.write_bytes(damaged.read_bytes()[:60])
+        beside = str(root / "test_annotation")
+        data, _, _ = module(reader).read_channel(str(root / "test"), beside, "the channel test", 16, 3, None, skip=0.5)
+        assert len(data) == 9 and damaged not in data.paths

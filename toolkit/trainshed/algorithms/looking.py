@@ -39,20 +39,31 @@ def look(algorithm: Algorithm, place: str, given: Mapping[str, str], environ: Ma
     Raises:
         LookError: there is no such data, hyperparameters are wrong, or what the program needs is not installed.
     """
-    folder = os.path.dirname(os.path.abspath(algorithm.path))
-    if not any(os.path.samefile(folder, one) for one in ready_folders(environ)):
+    if not is_ready(algorithm, environ):
         raise LookError(f"{algorithm.name} is not a ready program: only those can look at data without training")
     if not os.path.exists(place):
         raise LookError(f"there is no file or folder {place}")
     if absent := missing(algorithm):
-        raise LookError(f"{algorithm.name} needs {', '.join(absent)}, not installed here", hint=_install(algorithm))
+        raise LookError(f"{algorithm.name} needs {', '.join(absent)}, not installed here", hint=install(algorithm))
     if problems := check_hyperparameters(algorithm, given, "--hp"):
         raise LookError("\n".join(problem.line() for problem in problems))
     folders = [word for name, path in channels_in(algorithm, place).items() for word in (f"--{name}", path)]
     words = [word for name, value in given.items() for word in (f"--{name}", value)]
+    command = [sys.executable, algorithm.script, _FLAG, *folders, *words]
+    return subprocess.run(command, env=environment_for(environ), check=False).returncode
+
+
+def is_ready(algorithm: Algorithm, environ: Mapping[str, str]) -> bool:
+    """Whether it is one of the ready programs, and not somebody's own of that name."""
+    folder = os.path.dirname(os.path.abspath(algorithm.path))
+    return any(os.path.samefile(folder, one) for one in ready_folders(environ))
+
+
+def environment_for(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a program that is started beside any job."""
     left = {name: value for name, value in environ.items() if not name.startswith("SM_") and name not in _OF_A_JOB}
     left["PYTHONPATH"] = os.pathsep.join(filter(None, (_OURS, left.get("PYTHONPATH"))))  # no other trainshed than this one
-    return subprocess.run([sys.executable, algorithm.script, _FLAG, *folders, *words], env=left, check=False).returncode
+    return left
 
 
 def channels_in(algorithm: Algorithm, place: str) -> dict[str, str]:
@@ -65,5 +76,6 @@ def channels_in(algorithm: Algorithm, place: str) -> dict[str, str]:
     return found or {next(iter(algorithm.channels)): place}
 
 
-def _install(algorithm: Algorithm) -> str:
+def install(algorithm: Algorithm) -> str:
+    """The command that installs what it needs, "" where no extra has it."""
     return f"pip install 'trainshed[{algorithm.extra}]'" if algorithm.extra else ""

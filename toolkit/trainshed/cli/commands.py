@@ -29,6 +29,7 @@ CORE = {
     "stop": ("[RUN]", "stop a run"),
     "release": ("POOL ...", "remove warm pools"),
     "resume": ("[RUN]", "continue a run from its checkpoints"),
+    "predict": ("RUN|MODEL DATA", "what a model makes of data"),
     "clone": ("[RUN]", "print a job file that repeats a run"),
     "rm": ("RUN ...", "remove runs"),
     "schema": ("", "print the job file's JSON schema"),

@@ -40,7 +40,7 @@ def add_arguments(parser: Parser) -> None:
     check.add_argument("program", metavar="PROGRAM", help="a ready program of `trainshed algorithms`")
     check.add_argument("place", metavar="PATH", help="the training data, or a folder with a folder for each channel")
     check.add_argument(
-        "--hyperparameter", "--hp", type=_pair, action="append", default=[], metavar="K=V",
+        "--hyperparameter", "--hp", type=pair, action="append", default=[], metavar="K=V",
         help="a hyperparameter, as the job has it (again for more)",
     )  # fmt: skip
     for one in (show, bench):
@@ -83,7 +83,8 @@ def _check(options: Namespace) -> int:
     return looking.look(algorithm, options.place, dict(options.hyperparameter), os.environ)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(text: str) -> tuple[str, str]:
+    """A hyperparameter of the command line. Raises ArgumentTypeError."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")

@@ -100,7 +100,7 @@ def create(
         arguments += ["--cpus", f"{limits.cpus:g}"]
     arguments += _gpus(run, index, machine)
     for source, target, read_only in () if machine.copies else mounts(run, host):
-        arguments += ["--mount", _mount(source, target, read_only)]
+        arguments += ["--mount", mount(source, target, read_only)]
     if machine.copies:
         arguments += ["--label", f"{LABEL}.copies=true"]
     given, client = _environment(run, machine)
@@ -127,7 +127,8 @@ def mounts(run: Run, host: Host) -> list[tuple[str, str, bool]]:
     return [*found, (run.packages, POOL_PACKAGES, False)] if run.packages else found
 
 
-def _mount(source: str, target: str, read_only: bool) -> str:
+def mount(source: str, target: str, read_only: bool) -> str:
+    """The value of `--mount` for a folder or file of this machine."""
     fields = ["type=bind", f"source={source}", f"target={target}", *(["readonly"] if read_only else [])]
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(fields)  # a path may hold a comma

@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .api import JobFailed, Training, find, make_job, run, runs
+    from .api import JobFailed, Training, find, make_job, predict, run, runs
 
-__all__ = ["JobFailed", "Training", "find", "make_job", "run", "runs"]
+__all__ = ["JobFailed", "Training", "find", "make_job", "predict", "run", "runs"]
 
 
 def __dir__() -> list[str]:

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 from trainshed.base.errors import JobError, Problem, TrainshedError
@@ -125,6 +126,15 @@ class Training:
         """Path of model.tar.gz; "" where there is none (yet)."""
         path = f"{self.folder}/output/model.tar.gz"
         return path if os.path.isfile(path) else ""
+
+    def predict(
+        self,
+        data: str | os.PathLike[str],
+        output: str | os.PathLike[str] = "",
+        hyperparameters: Mapping[str, str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """What its model makes of data: as `trainshed.predict`."""
+        return predict(self.folder, data, output, hyperparameters)
 
     def logs(self, host: str = "") -> str:
         """Returns what the hosts, or one of them, have printed so far."""
@@ -312,6 +322,28 @@ def runs(where: str = "") -> list[Training]:
         return [Training(stored) for stored in every(os.environ)]
     folders = module_of_wing("studio.catalogue.open_catalogue", "runs(where=...)").folders(os.environ, where, _say)
     return [Training(load(folder)) for folder in folders]
+
+
+def predict(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    output: str | os.PathLike[str] = "",
+    hyperparameters: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """What a model makes of data, a dict a row, in the image of its run or here; one that failed has `error`.
+
+    Args:
+        model: a run's name or folder; a model's folder, archive, or `model://NAME`.
+        data: a file or folder in the form of the training data.
+        output: a file that gets the rows, too: .csv, .parquet or .jsonl.
+        hyperparameters: of a ready program's predict, as `score_threshold`.
+
+    Raises:
+        TrainshedError: nothing could be predicted.
+    """
+    rows_of = import_module("trainshed.places.predict").predict  # places know the runner, not the other way round
+
+    return rows_of(os.fspath(model), os.fspath(data), os.fspath(output), os.environ, hyperparameters)
 
 
 def as_frame(rows: list[dict[str, Any]]) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 from trainshed.metrics.points import Point, line_of
 from trainshed.studio.pages.curves import groups
-from trainshed.studio.pages.facts import gather
+from trainshed.studio.pages.facts import LARGEST_PICTURE, gather
 from trainshed.studio.pages.report import LARGEST, report
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\x1b[31m\u202e</style></svg>"
@@ -125,6 +125,26 @@ def test_what_others_wrote_is_text_and_the_page_can_load_run_and_send_nothing(tm
     policy = next(value for name, value in seen.attributes if name == "content" and "default-src" in value)
     assert policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
     assert "<script>alert(1)</script>" in seen.words
+
+
+def test_pictures_of_the_program_are_shown_and_cannot_do_anything(tmp_path: Path) -> None:
+    output = lay(tmp_path / "out")
+    folder = output / "data/pictures"
+    folder.mkdir()
+    (tmp_path / "secret.png").write_bytes(b"elsewhere")
+    (folder / "link.png").symlink_to(tmp_path / "secret.png")
+    (folder / "good.svg").write_text("<svg><script>alert(1)</script></svg>")
+    (folder / "large.png").write_bytes(bytes(LARGEST_PICTURE + 1))
+    for name in ("good.svg", "link.png", "large.png", "../../failure.svg", "gone.png", "page.html"):
+        told = {"title": f"{name} {HOSTILE}", "file": name, "note": "a note"}
+        (folder / f"{name.strip('./').replace('/', '-')}.json").write_text(json.dumps(told))
+    (folder / "odd.json").write_text("[]")
+
+    page = report(gather("x", [[(str(output), f"{output}/data")]], {}))
+    seen = Reader(page)
+    sources = [value for name, value in seen.attributes if name == "src"]
+    assert [source.partition(",")[0] for source in sources] == ["data:image/svg+xml;base64"]
+    assert "script" not in seen.tags and "What the model does" in seen.words and "a note" in seen.words
 
 
 def test_tables_of_the_program_are_drawn_as_text(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Commands around single jobs and images: init, check-image, compare, the search for a batch size."""
+"""Commands around single jobs and images: init, check-image, predict, the search for a batch size."""

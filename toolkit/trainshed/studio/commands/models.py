@@ -125,7 +125,8 @@ def _add(store: ModelStore, options: Namespace) -> int:
     if made is None:
         added = store.add(options.name, files_in(options.source), Facts(metrics, licence=licence, note=note))
     else:
-        from trainshed.studio.models.model_of_run import facts_of, model_folder, require_whole
+        from trainshed.runner.control.model_folder import model_folder
+        from trainshed.studio.models.model_of_run import facts_of, require_whole
 
         if not options.any_status:
             require_whole(made)

@@ -16,7 +16,7 @@ from trainshed.observe.place import profiler_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
 LARGEST = 16 << 20  # bytes of a file of ours
@@ -24,6 +24,9 @@ LONGEST_FAILURE = 24_000  # bytes of a failure file that are shown
 LATEST = 1e11  # seconds since 1970 that a year of four digits has
 _MOST_TABLES = 12
 _LARGEST_TABLE = 2 << 20  # bytes
+LARGEST_PICTURE = 300_000  # bytes
+_PICTURE = re.compile(r"[A-Za-z0-9_-]{1,100}\.(svg|png)")
+_KINDS = {"svg": "image/svg+xml", "png": "image/png"}
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,200}\.json")
 
 
@@ -35,12 +38,22 @@ class Table(Record):
     rows: tuple[tuple[str, ...], ...]
 
 
+class Picture(Record):
+    """A picture that a program made, as the page shows it: its title, a note, what kind of file, its bytes."""
+
+    title: str
+    note: str
+    kind: str
+    content: bytes
+
+
 class HostFacts(Record):
     """One host of one attempt.
 
     record: `train`'s run record; {} where it has left none.
     failure: the host's failure file, "" without one.
-    findings: what rules have found on it. tables: what its program has laid into `output/data/tables`.
+    findings: what rules have found on it. tables: what its program has laid into `output/data/tables`, and pictures
+        into `output/data/pictures`.
     """
 
     name: str
@@ -49,6 +62,7 @@ class HostFacts(Record):
     failure: str = ""
     findings: tuple[Finding, ...] = ()
     tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
 
 
 class Attempt(Record):
@@ -168,7 +182,9 @@ def _host(output: str, data: str, secrets: tuple[str, ...]) -> HostFacts:
     failure = mask_leaves(_failure(f"{output}/failure"), secrets)
     findings = tuple(one.replace(text=mask_leaves(one.text, secrets)) for one in findings_in(output))
     tables = tuple(mask_leaves(one, secrets) for one in tables_in(f"{data}/tables"))
-    return HostFacts(name.removesuffix(".json"), output, masked, failure, findings, tuple(filter(None, map(_table, tables))))
+    drawn = tuple(_pictures_in(f"{data}/pictures", secrets))
+    found = tuple(filter(None, map(_table, tables)))
+    return HostFacts(name.removesuffix(".json"), output, masked, failure, findings, found, drawn)
 
 
 def tables_in(folder: str) -> list[dict[str, Any]]:
@@ -183,6 +199,21 @@ def _table(content: dict[str, Any]) -> Table | None:
         return None
     cells = [tuple(map(words, row)) for row in rows if isinstance(row, list)]
     return Table(title, tuple(map(words, columns)), tuple(cells))
+
+
+def _pictures_in(folder: str, secrets: tuple[str, ...]) -> Iterator[Picture]:
+    """The pictures that a folder's files describe, the first few of them; one too large or of another kind is left out."""
+    for one in tables_in(folder):
+        title, file, note = (one.get(name) for name in ("title", "file", "note"))
+        if not (isinstance(title, str) and isinstance(file, str) and isinstance(note, str)):
+            continue
+        kind = _KINDS.get(file.rpartition(".")[2]) if _PICTURE.fullmatch(file) else None
+        try:
+            content = read_bytes(f"{folder}/{file}", LARGEST_PICTURE, links=False) if kind else None
+        except (OSError, ValueError):
+            content = None
+        if kind and content:
+            yield Picture(mask_leaves(title, secrets), mask_leaves(note, secrets), kind, content)
 
 
 def _failure(path: str) -> str:

@@ -61,6 +61,14 @@ def more(count: int) -> str:
     return f'<p class="note left">{count} more are not shown</p>' if count else ""
 
 
+def picture(title: str, kind: str, content: bytes, note: str = "") -> str:
+    """A picture with its title. SVG is shown as an image: no script in it runs, and it loads nothing."""
+    data = base64.b64encode(content).decode()
+    said = f" <small>{text(note, 300)}</small>" if note else ""
+    image = f'<img alt="{text(title)}" src="data:{kind};base64,{data}">'
+    return f"<figure>{image}<figcaption><b>{text(title)}</b>{said}</figcaption></figure>"
+
+
 def legend(entries: Iterable[tuple[str, str, str]]) -> str:
     """What the colours mean: (class of the colour, name, what more there is to say)."""
     chips = "".join(
@@ -73,7 +81,7 @@ def legend(entries: Iterable[tuple[str, str, str]]) -> str:
 def document(title: str, body: str, style: str) -> str:
     """A whole page: it may load nothing, run nothing, send nothing."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'

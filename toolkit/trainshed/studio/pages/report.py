@@ -13,7 +13,7 @@ from trainshed.observe.system import read_system
 from .chart import draw
 from .curves import chart_of, groups
 from .facts import entries, mapping, number, words
-from .markup import bounded, document, more, section, table, text
+from .markup import bounded, document, more, picture, section, table, text
 from .profiled import draw_steps, draw_system
 from .schedule import draw_schedule
 from .style import STYLE
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .curves import Group
     from .facts import RunFacts
 
-LARGEST = 290_000  # bytes of a page
+LARGEST = 290_000  # bytes of a page, without pictures
+LARGEST_PICTURES = 700_000  # characters of all of them
 PARTS = 240  # columns of a curve, where there is room
 _LEAST_PARTS = 40
 _MOST_CHARTS = 36
@@ -51,12 +52,13 @@ def report(run: RunFacts, largest: int = LARGEST) -> str:
         fixed[spared.pop(0)] = ""
     missing = [name for name in _SPARED if name not in spared]
     shown, parts = wanted[:_MOST_CHARTS], PARTS
+    pictures = len(_pictures(run))
     while True:
         profile = section("Where the time of a step goes", draw_steps(steps, system, run.start, parts // 2))
         profile += section("The machines", draw_system(system, run.start, parts // 2))
         charts = _curves(run, shown, len(wanted) - len(shown), parts)
         page = _page(run, fixed, charts, profile if len(profile) < largest / 2 or parts > _LEAST_PARTS else "", missing)
-        beyond = len(page.encode()) - largest
+        beyond = len(page.encode()) - pictures - largest
         if beyond <= 0 or not (shown or parts > _LEAST_PARTS):
             return page
         drawn = max(1, len(charts) + len(profile))
@@ -91,7 +93,7 @@ def _fixed(run: RunFacts) -> dict[str, str]:
 
 def _page(run: RunFacts, fixed: dict[str, str], charts: str, profile: str, missing: list[str]) -> str:
     before, after = ("card", "failure", "goodput", "rules", "tables"), ("timeline", "schedule", "settings")
-    body = "".join([*map(fixed.__getitem__, before), charts, profile, *map(fixed.__getitem__, after)])
+    body = "".join([*map(fixed.__getitem__, before), _pictures(run), charts, profile, *map(fixed.__getitem__, after)])
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     lost = f"; left out, since it would be too large: {text(', '.join(missing))}" if missing else ""
     foot = f"<footer>made by trainshed {text(trainshed.__version__)}, {made}{lost}</footer>"
@@ -183,6 +185,14 @@ def _tables(run: RunFacts) -> str:
     """What the program tells of its data and its models, of the first host that tells anything."""
     found = next((host.tables for host in run.hosts if host.tables), ())
     return "".join(section(one.title, table(one.rows, one.columns)) for one in found)
+
+
+def _pictures(run: RunFacts) -> str:
+    """What the program has drawn of its model, of the first host that has any; as many as fit."""
+    found = next((host.pictures for host in run.hosts if host.pictures), ())
+    figures = [picture(one.title, one.kind, one.content, one.note) for one in found]
+    body, left_out = bounded(figures, LARGEST_PICTURES)
+    return section("What the model does", f'<div class="drawn">{body}</div>{more(left_out)}' if body else "")
 
 
 def _curves(run: RunFacts, shown: list[Group], left_out: int, parts: int) -> str:

@@ -59,5 +59,8 @@ STYLE = (
     "#log:checked~.opts label[for=log],#smooth:checked~.opts label[for=smooth]{background:var(--c0);"
     "border-color:var(--c0);color:var(--card)}"
     ".sw:focus-visible~.opts label{outline:1px dotted var(--soft)}"
+    ".drawn{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:20px;align-items:start}"
+    ".drawn figure{margin:0;min-width:0}.drawn img{max-width:100%;height:auto;border-radius:8px}"
+    "figcaption{font-size:13.5px}figcaption small{color:var(--soft)}"
     "footer{color:var(--soft);font-size:12.5px}" + _SERIES + "@media print{section{break-inside:avoid}}"
 )

@@ -15,12 +15,13 @@ from dataclasses import replace
 from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER, TrainshedError
 from trainshed.base.units import duration
 from trainshed.contract.model_reference import reference_of
+from trainshed.runner.control.model_folder import model_folder
 from trainshed.runner.state.stored import load
 from trainshed.studio.batches.folder import COMPLETED, FAILED, IN_PROGRESS, STOPPED, Say
 from trainshed.studio.batches.held_runs import Standing, counts, gets_another_start, give_up, halt, lives, look_at
 from trainshed.studio.batches.loop import Loop
 from trainshed.studio.models.contents import files_in
-from trainshed.studio.models.model_of_run import facts_of, metrics_of, model_folder, require_whole
+from trainshed.studio.models.model_of_run import facts_of, metrics_of, require_whole
 from trainshed.studio.models.storage import storage_at
 from trainshed.studio.models.store import ModelStore, NoModelError
 from trainshed.studio.tune.sessions import end as end_tuning

@@ -108,7 +108,9 @@ class Site:
         mark_as_proven(request.scope)
         if not held[1]:
             page = await run_in_threadpool(self._report, run)
-            policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+            policy = (
+                "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+            )
             return HTMLResponse(page, headers={"Content-Security-Policy": policy})
         try:
             fd, size = browse.opened(run.folder, held[1])
