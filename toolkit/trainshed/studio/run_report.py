@@ -14,7 +14,8 @@ from trainshed.studio.pages.report import report
 
 def facts_of(run: Stored, seconds: float | None = None) -> RunFacts:
     """What a run's files tell. seconds: how long reading metrics may take; None for as long as it does."""
-    return gather(run.name, attempts_of(run.folder), run.status, seconds=seconds, goodput=goodput_of(run) or {})
+    told = gather(run.name, attempts_of(run.folder), run.status, seconds=seconds, goodput=goodput_of(run) or {})
+    return told.replace(checkpoints=run.checkpoints)
 
 
 def facts_of_job_folder(folder: str) -> RunFacts:

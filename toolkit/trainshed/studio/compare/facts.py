@@ -36,6 +36,7 @@ class Facts(Record):
     rate: the name of the throughput that was measured, and its last value; None where there is none.
     data: the digests of each channel's data by its name, one for each that hosts have (docs/data.md); "" for an unknown one.
     metrics: the last value of each.
+    folder: where its files are.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Facts(Record):
     rate: tuple[str, float] | None
     data: dict[str, tuple[str, ...]] = {}  # noqa: RUF012
     metrics: dict[str, float] = {}  # noqa: RUF012
+    folder: str = ""
 
 
 def read_run(path: str) -> Facts:
@@ -91,6 +93,7 @@ def read_run(path: str) -> Facts:
         rate=_rate(metrics),
         data=_data(everything),
         metrics={name: one.last for name, one in metrics.items()},
+        folder=folder,
     )
 
 
