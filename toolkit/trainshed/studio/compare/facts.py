@@ -64,12 +64,12 @@ def read_run(path: str) -> Facts:
     """
     path = os.path.abspath(path)
     found = [path] if os.path.isfile(path) else _records_below(path)
-    if not found:
+    if not found and not is_folder(path):
         raise TrainshedError(
             f"{path} holds no run record",
             hint="name a folder of `trainshed run`, a job folder (/opt/ml), or output/data/run/HOST.json",
         )
-    records = [(_load(name), name) for name in found]
+    records = [(_load(name), name) for name in found] or [_without_record(path)]
     records.sort(key=lambda item: item[0].get("cluster", {}).get("rank", 0))
     first, first_path = records[0]
     everything = [record for record, _ in records]
@@ -95,6 +95,12 @@ def read_run(path: str) -> Facts:
         metrics={name: one.last for name, one in metrics.items()},
         folder=folder,
     )
+
+
+def _without_record(folder: str) -> tuple[dict[str, Any], str]:
+    """What stands in for the record of a run that has left none (it goes on, or was killed), and where it would be."""
+    state = load(folder).status.get("TrainingJobStatus", "unknown")
+    return {"state": state, "phases": []}, f"{folder}/algo-1/output/data/run/algo-1.json"
 
 
 def is_record(path: str) -> bool:

@@ -55,7 +55,7 @@ def page(runs: Sequence[Facts], made: list[Row]) -> str:
     }
     data = f'<div id="many"></div><script type="application/json" id="told">{engine.embedded(told)}</script>'
     script = f"{engine.script('curves', 'many')}manyOfFile();unfold();"
-    return document(title, f"<main>{section(title, body)}{data}{shown}</main>", STYLE, script)
+    return document(title, f"<main>{data}{section('Side by side', body)}{shown}</main>", STYLE, script)
 
 
 def charts(runs: Sequence[tuple[str, Mapping[str, Curve]]]) -> dict[str, dict[str, Any]]:

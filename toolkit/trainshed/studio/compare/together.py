@@ -90,8 +90,8 @@ def _importance(hyperparameters: Mapping[str, list[Any]], held: Sequence[Any]) -
 def _sections(runs: Sequence[Stored], facts: Sequence[Any], unknown: list[str]) -> dict[str, Sections]:
     """By section what each run was given, None where it does not say: that is noted, and is not called different."""
     parts: dict[str, tuple[str, Callable[[Stored, Any], dict[str, Any]]]] = {
-        "code": ("kept no code", _code),
-        "packages": ("has noted no packages", lambda _, told: _packages(told)),
+        "code": ("has kept none", _code),
+        "packages": ("has noted none", lambda _, told: _packages(told)),
         "data": ("has no fingerprint of all its data", lambda _, told: _data(told)),
     }
     given = ("program", "image", "place", "hosts", "instance")

@@ -38,7 +38,7 @@ from .tickets import Tickets
 
 STATIC = os.path.join(os.path.dirname(os.path.abspath(__file__)), "static")
 FILES = {  # of the page, and of the engine of charts
-    **dict.fromkeys(("app.js", "style.css"), STATIC),
+    **dict.fromkeys(("app.js", "grouping.js", "style.css"), STATIC),
     **dict.fromkeys(("charts.js", "curves.js", "many.js", "charts.css"), engine.STATIC),
 }
 KINDS = {".js": "text/javascript", ".css": "text/css"}

@@ -265,7 +265,7 @@ const GRAVE = { failure: "bad", rule: "warn", restart: "warn", interruption: "wa
 function events(list, across, drawable, bottom) { // what happened, over the curves: a dashed line with a mark below
   return list.filter(([x]) => drawable(x)).slice(0, 300).map(([x, kind, words]) => {
     const place = across.place(x).toFixed(1);
-    return told(shape("g", { "data-event": kind }, shape("path", { class: "event " + (GRAVE[kind] || ""), d: "M" + place + ",8V" + bottom }),
+    return told(shape("g", { class: "event " + (GRAVE[kind] || ""), "data-event": kind }, shape("path", { class: "when", d: "M" + place + ",8V" + bottom }),
       shape("path", { d: "M" + place + "," + (bottom - 7) + "l5,7h-10z" }), shape("rect", { x: place - 5, y: 8, width: 10, height: bottom - 8, fill: "transparent" })), kind + ": " + words);
   });
 }
@@ -382,7 +382,10 @@ class Figure {
       return chip;
     });
     this.place = make("span", { hidden: "" });
-    this.legend.replaceChildren(this.place, ...chips, ...((this.spec.once || []).length ? [make("span", {}, "once: " + this.spec.once.join(", "))] : []));
+    const counted = {};
+    for (const [, kind] of this.spec.events || []) counted[kind] = (counted[kind] || 0) + 1;
+    const happened = Object.entries(counted).map(([kind, count]) => make("span", { class: "event " + (GRAVE[kind] || "") }, "▲ " + count + " " + kind + (count > 1 ? "s" : "")));
+    this.legend.replaceChildren(this.place, ...chips, ...happened, ...((this.spec.once || []).length ? [make("span", {}, "once: " + this.spec.once.join(", "))] : []));
   }
 
   at(x) { return this.spec.axis === "time" ? lasting(x) : short(x); }

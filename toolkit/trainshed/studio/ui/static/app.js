@@ -103,7 +103,7 @@ function repeat(act) {
 
 const runs = { version: 0, had: "", columns: [], rows: new Map(), problem: "" };
 const chosen = new Set();
-const look = { filter: "", state: "", sort: "-started", columns: "" }; // what the address holds
+const look = { filter: "", state: "", sort: "-started", columns: "", group: "" }; // what the address holds
 
 function lookOf(query) {
   const given = new URLSearchParams(query);
@@ -152,18 +152,24 @@ function showList() {
   overlay.id = "overlay";
   const columns = button("Columns …", () => chooseColumns(names => { look.columns = names; keepLook(); read().catch(trouble); }));
   columns.id = "columns";
-  const count = make("span", { class: "soft", id: "count" });
+  const groups = make("select", { id: "group", "aria-label": "group by" });
+  groups.addEventListener("change", () => { look.group = groups.value; keepLook(); list.scrollTop = 0; draw(); });
+  const count = make("span", { class: "soft", id: "count", role: "status" });
   const wrong = make("span", { class: "bad", id: "wrong", role: "status" });
   const head = make("div", { class: "row head" }), space = make("div");
   const list = make("div", { class: "rows", id: "rows", tabindex: "0" }, space);
-  main.replaceChildren(make("div", { class: "bar" }, words, states, columns, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
+  main.replaceChildren(make("div", { class: "bar" }, words, states, columns, groups, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
   let rows = [], fit = null, refused = "", asked = 0;
 
   function heads() {
     const sizes = runs.columns.map(([name, kind]) => name === "name" ? "minmax(180px, 2fr)" : kind === "tags" || kind === "text" && name !== "state" ? "minmax(90px, 1fr)" : "minmax(100px, .6fr)");
     list.parentElement.style.setProperty("--columns", "34px " + sizes.join(" "));
     list.parentElement.style.setProperty("--wide", 34 + 130 * runs.columns.length + "px");
-    head.replaceChildren(make("span"), ...runs.columns.map(([name]) => {
+    groups.replaceChildren(make("option", { value: "" }, "not grouped"), ...runs.columns.filter(([name]) => name !== "name").map(([name]) => make("option", { value: name }, "by " + called(name))));
+    groups.value = runs.columns.some(([name]) => name === look.group) ? look.group : "";
+    const all = make("input", { type: "checkbox", id: "all", "aria-label": "choose the first 100 that are shown" });
+    all.addEventListener("change", () => { choose(rows.flatMap(row => row.members || [row]).slice(0, 100), all.checked); window_(); });
+    head.replaceChildren(all, ...runs.columns.map(([name]) => {
       const down = look.sort === "-" + name, mark = down ? " ▾" : look.sort === name ? " ▴" : "";
       const sorter = button(called(name) + mark, () => { look.sort = look.sort === name ? "-" + name : look.sort === "-" + name ? name : name === "started" ? "-" + name : name; keepLook(); heads(); draw(); });
       sorter.dataset.sort = name;
@@ -174,8 +180,10 @@ function showList() {
   function draw() {
     const by = look.sort.replace(/^-/, ""), down = look.sort !== by, at = runs.columns.findIndex(([name]) => name === by);
     rows = [...runs.rows.values()].filter(row => (!look.state || row.state === look.state) && (!fit || fit.has(row.key)));
+    const groupedBy = runs.columns.findIndex(([name]) => name === look.group), fitting = rows.length;
+    if (groupedBy >= 0) rows = groupsOf(rows, runs.columns, groupedBy);
     if (at >= 0) rows.sort((a, b) => { const x = a.values[at], y = b.values[at]; return x === null || y === null ? (x === null) - (y === null) : ordered(x, y) * (down ? -1 : 1); });
-    count.textContent = rows.length === runs.rows.size ? rows.length + " runs" : rows.length + " of " + runs.rows.size + " runs";
+    count.textContent = (fitting === runs.rows.size ? fitting + " runs" : fitting + " of " + runs.rows.size + " runs") + (groupedBy >= 0 ? " in " + rows.length + (rows.length === 1 ? " group" : " groups") : "");
     wrong.textContent = refused || runs.problem;
     space.style.height = rows.length * ROW + "px";
     marked();
@@ -198,11 +206,17 @@ function showList() {
     space.replaceChildren(...drawn);
   }
 
-  function rowOf(row) {
-    const box = make("input", { type: "checkbox", "aria-label": "choose " + row.name + " for an overlay" });
-    box.checked = chosen.has(row.key);
-    box.addEventListener("change", () => { if (box.checked) chosen.add(row.key); else chosen.delete(row.key); marked(); });
-    return make("div", { class: "row", "data-key": row.key, title: row.phase }, box, ...runs.columns.map((column, at) => cell(row, column, row.values[at])));
+  function choose(some, on) {
+    for (const row of some) if (on) chosen.add(row.key); else chosen.delete(row.key);
+    marked();
+  }
+
+  function rowOf(row) { // of a run, or of a group of them
+    const members = row.members || [row], box = make("input", { type: "checkbox", "aria-label": "choose " + (row.members ? "these " + members.length + " runs" : row.name) + " for an overlay" });
+    box.checked = members.every(one => chosen.has(one.key));
+    box.addEventListener("change", () => choose(members, box.checked));
+    const told = (column, at) => row.members ? groupCell(row, column, at, value => column[0] === "state" ? pill(value) : cell({}, column, value)) : cell(row, column, row.values[at]);
+    return make("div", { class: "row", "data-key": row.key, title: row.phase }, box, ...runs.columns.map(told));
   }
 
   async function filter() { // by the server, which has the language; of two questions the later one counts
