@@ -197,15 +197,16 @@ def test_the_keys_move_along_a_curve_and_look_closer(project: Project, site: Sit
     )
 
 
-SPANS = [[0, 1], [0.0799, 2.31], [1e-9, 5e-5], [-3, 4], [0, 0], [5, 5], [-1e308, 1e308], [1e-320, 2e-320], [99999, 100001],
+SPANS: list[list[float]] = [[0, 1], [0.0799, 2.31], [1e-9, 5e-5], [-3, 4], [0, 0], [5, 5], [-1e308, 1e308], [1e-320, 2e-320], [99999, 100001],
          [0, 3000], [0, 1.6e6], [123456, 162000], [1e20, 3e20], [0.1234567, 0.1234568]]  # fmt: skip
-LOGS = [[1e-9, 10], [0.05, 2.5], [0.9, 1.1], [1e-300, 1e300], [3, 3.5], [1, 1000]]
+LOGS: list[list[float]] = [[1e-9, 10], [0.05, 2.5], [0.9, 1.1], [1e-300, 1e300], [3, 3.5], [1, 1000]]
 
 
 def test_the_engine_marks_axes_and_smooths_as_a_person_would(project: Project, site: Site, browser: Any) -> None:
     browser.get(site.address)
     Page(browser).see("#count")
-    for kind, spans in (("linear", SPANS), ("log", LOGS)):
+    kinds: list[tuple[str, list[list[float]]]] = [("linear", SPANS), ("log", LOGS)]
+    for kind, spans in kinds:
         for low, high in spans:
             places, texts, ends = browser.execute_script(AXIS, low, high, kind)
             assert 2 <= len(texts) <= 14 and len({*texts}) == len(texts), (kind, low, high, texts)

@@ -27,7 +27,7 @@ class Span(Record):
     said: str = ""
     told: str = ""
 
-    def plain(self) -> list[Any]:
+    def listed(self) -> list[Any]:
         """As the engine takes it."""
         return [self.start, self.end, self.kind, self.said[:_LETTERS], self.told[:_LETTERS]]
 
@@ -53,7 +53,7 @@ def draw(rows: Sequence[Row], *, seconds: bool = True, row: int = 30, unit: str 
         return ""
     each, left_out, plain = _LARGEST // max(1, len(rows)), 0, []
     for one in rows:
-        kept, without = _bounded([span.plain() for span in one.spans], each)
+        kept, without = _bounded([span.listed() for span in one.spans], each)
         marks, beyond = _bounded([[place, said[:_LETTERS]] for place, said in one.marks], each)
         left_out += without + beyond
         plain.append({"name": one.name[:_LETTERS], "spans": kept, "marks": marks})

@@ -38,7 +38,7 @@ class Chart(Record):
     note: said below the title.
     once: metrics of one value, with it.
     events: (place, kind, words) of what happened.
-    plain: it is neither smoothed nor drawn over a logarithmic axis.
+    simple: it is neither smoothed nor drawn over a logarithmic axis.
     """
 
     title: str
@@ -49,7 +49,7 @@ class Chart(Record):
     note: str = ""
     once: tuple[str, ...] = ()
     events: tuple[tuple[float, str, str], ...] = ()
-    plain: bool = False
+    simple: bool = False
 
 
 def draw(chart: Chart) -> str:
@@ -67,7 +67,7 @@ def spec(chart: Chart) -> dict[str, Any]:
     told: dict[str, Any] = {"kind": "lines", "title": chart.title, "axis": chart.across}
     optional = {
         "least": chart.least, "most": chart.most, "once": list(chart.once), "events": [list(one) for one in chart.events],
-        "plain": chart.plain,
+        "plain": chart.simple,
     }  # fmt: skip
     told |= {name: value for name, value in optional.items() if value not in (None, [], False)}
     return told | {"lines": [_plain(line) for line in chart.lines]}

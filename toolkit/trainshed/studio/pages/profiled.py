@@ -42,7 +42,7 @@ def draw_system(curves: Curves, start: float, parts: int) -> str:
         note = f"{len(lines) - _MOST_LINES} more are not shown" if len(lines) > _MOST_LINES else ""
         shown = tuple(line for line in lines[:_MOST_LINES] if line.curve.points)
         if shown:
-            drawn.append(draw(Chart(one.title, shown, SECONDS, least=0.0, most=one.most, note=note, plain=True)))
+            drawn.append(draw(Chart(one.title, shown, SECONDS, least=0.0, most=one.most, note=note, simple=True)))
     return f'<div class="grid">{"".join(drawn)}</div>' if drawn else ""
 
 
@@ -72,7 +72,7 @@ def draw_steps(measured: Sequence[RankSteps], curves: Curves, start: float, part
         values = array("d", (1000 * window.seconds / window.steps for window in one.windows))
         more = f"mean {short(1000 * one.seconds / one.steps)}, longest {short(1000 * max(w.longest for w in one.windows))}"
         lines.append(Line(f"rank {one.rank}", thin(times, values, parts), more))
-    chart = draw(Chart("Milliseconds of a step", tuple(lines), SECONDS, least=0.0, plain=True))
+    chart = draw(Chart("Milliseconds of a step", tuple(lines), SECONDS, least=0.0, simple=True))
     return f'{said}{kinds}{draw_bars(rows, seconds=False, unit=" ms")}{note}<div class="grid">{chart}</div>'
 
 

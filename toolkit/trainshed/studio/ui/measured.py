@@ -233,4 +233,4 @@ def _step_line(name: str, one: RankSteps, start: float, phase: str = "") -> tupl
 
 def _chart(title: str, most: float | None, lines: list[Any], window: Window, count: int) -> dict[str, Any]:
     drawn = tuple(Line(name, thin(times, values, *window)) for name, times, values in lines)
-    return sendable(Chart(title, drawn, SECONDS, least=0.0, most=most, plain=True), count)
+    return sendable(Chart(title, drawn, SECONDS, least=0.0, most=most, simple=True), count)
