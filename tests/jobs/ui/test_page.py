@@ -158,7 +158,7 @@ def test_a_person_starts_sees_searches_overlays_and_stops_runs(
         page.tick(name)
     page.click("#overlay", "2")
     page.see('[data-chart="loss"] .legend', lambda legend: "good" in legend.text and "bad" in legend.text)
-    page.see('[data-chart="loss"] svg')
+    page.see('[data-chart="loss"] figure > svg')
 
     # The live one: its curve grows, its log is searched.
     page.click(".brand")
@@ -208,7 +208,7 @@ def test_every_metric_of_a_run_has_a_chart_that_is_drawn_when_seen(site: Site, p
     browser.get(site.address)
     page.click(".rows a", "many")
     page.see("#charts-count", lambda count: count.text == "82 charts")
-    page.see('[data-chart="loss"] svg')
+    page.see('[data-chart="loss"] figure > svg')
     assert page.all('[data-chart="weight/m39"]') and not page.all('[data-chart="weight/m39"] figure'), "nobody has seen it"
 
     page.see("#find-chart").send_keys("^weight/m3[89]$|(")

@@ -80,10 +80,10 @@ def document(title: str, body: str, style: str, *scripts: str) -> str:
     """
     style = engine.style() + style
     if engine.FIGURE in body and not scripts:
-        scripts = (f"{engine.script()}unfold();",)
+        scripts = (drawing(),)
     run = "".join(f"<script>{one}</script>" for one in scripts)
-    allowed = f"script-src {' '.join(map(_hash, scripts))}; " if scripts else ""
-    policy = f"default-src 'none'; style-src {_hash(style)}; {allowed}base-uri 'none'; form-action 'none'"
+    allowed = f"script-src {' '.join(map(source_of, scripts))}; " if scripts else ""
+    policy = f"default-src 'none'; style-src {source_of(style)}; {allowed}base-uri 'none'; form-action 'none'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -93,7 +93,12 @@ def document(title: str, body: str, style: str, *scripts: str) -> str:
     )
 
 
-def _hash(content: str) -> str:
+def drawing() -> str:
+    """The script that draws the figures of a page."""
+    return f"{engine.script()}unfold();"
+
+
+def source_of(content: str) -> str:
     """A style or script as a policy names it (CSP level 2, section 4.2.4)."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 

@@ -24,6 +24,7 @@ from trainshed.studio.compare.together import together
 from trainshed.studio.pages import engine
 from trainshed.studio.pages.events import events_of
 from trainshed.studio.pages.facts import RunFacts, read_attempts
+from trainshed.studio.pages.markup import drawing, source_of
 from trainshed.studio.pages.report import report
 
 from . import browse, logbook
@@ -43,11 +44,6 @@ FILES = {  # of the page, and of the engine of charts
 }
 KINDS = {".js": "text/javascript", ".css": "text/css"}
 _BLOCK = 1 << 18
-# Of a report: its own policy lets in the one script and the one style that it has, by their hashes.
-_POLICY = (
-    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; base-uri 'none'; "
-    "form-action 'none'"
-)
 Answer = Callable[[Stored, dict[str, Any]], Any]
 
 
@@ -118,7 +114,10 @@ class Site:
         mark_as_proven(request.scope)
         if not held[1]:
             page = await run_in_threadpool(self._report, run)
-            return HTMLResponse(page, headers={"Content-Security-Policy": _POLICY})
+            policy = (
+                f"sandbox allow-scripts; default-src 'none'; script-src {source_of(drawing())}; style-src 'unsafe-inline'"
+            )
+            return HTMLResponse(page, headers={"Content-Security-Policy": f"{policy}; base-uri 'none'; form-action 'none'"})
         try:
             fd, size = browse.opened(run.folder, held[1])
         except browse.NoFile as error:

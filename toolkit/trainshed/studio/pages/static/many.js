@@ -22,7 +22,7 @@ class Many {
     this.body = make("div");
     const columns = Object.keys(told.columns).filter(name => new Set(told.columns[name].map(String)).size > 1);
     const groups = chooser("group", "group by", [["", "each run by itself"], ...columns.map(name => [name, "grouped by " + name])], this.look.group, value => { this.set("group", value); this.curves.draw(); });
-    this.element = make("div", {}, make("div", { class: "card" }, make("div", { class: "bar" }, make("h1", {}, told.runs.length + " runs"), groups, button("All", () => this.switch([])), button("None", () => this.switch(told.runs.keys()))), this.legend), this.tabs, this.body);
+    this.element = make("div", {}, make("div", { class: "card" }, make("div", { class: "bar" }, make("h1", {}, told.runs.length + (told.runs.length === 1 ? " run" : " runs")), groups, button("All", () => this.switch([])), button("None", () => this.switch(told.runs.keys()))), this.legend), this.tabs, this.body);
     this.show();
   }
 

@@ -588,6 +588,7 @@ async function showOverlay(runs, query) {
   where("overlay");
   const view = shown, told = await ask("/api/together", { runs }).catch(trouble);
   if (!told || view !== shown) return;
+  if (!told.runs.length) { main.replaceChildren(card("", make("p", {}, "these runs are not here (any more)"))); return; }
   const many = new Many(told, asked => ask("/api/overlay", { ...asked, runs }), { query, keep: keepQuery, trouble, link: key => "#/run/" + key });
   main.replaceChildren(many.element);
   repeat(async () => (await many.read()) || 3000);
