@@ -111,7 +111,8 @@ def history(view: View, measured: Sequence[Trial]) -> str:
         line.append([trial.number, best])
         points.append([trial.number, trial.value, int(trial.state == STOPPED), _said(trial, trial.values.items())])
     chips = [("k0", "completed", ""), ("k1", "stopped early", ""), ("k2", "the best so far", "")]
-    spec = {"kind": "points", "across": "trial", "up": objective.metric, "points": points, "line": line}
+    spec: dict[str, Any] = {"kind": "points", "across": "trial", "up": objective.metric, "points": points, "line": line}
+    spec["logs"] = [False, None]
     return legend(chips) + figure(spec)
 
 

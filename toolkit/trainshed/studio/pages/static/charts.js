@@ -6,8 +6,9 @@
 //   lines     axis, lines: [{name, x, y, mean?, odd, last, more?, colour?}], once?, events?: [[x, kind, words]], least?, most?, note?
 //             y is null where the line breaks; odd: [[x, "NaN", count]]; mean: of all values for which a thinned point stands
 //   bars      rows: [{name, spans: [[start, end, colour, within, words]], marks: [[x, words]]}], unit?, seconds?
-//   points    across, up (names), points: [[x, y, colour, words, key?]], line?: [[x, y]]; x may be a text
-//   parallel  axes: [{name, most?, logs?}], rows: [{name, values, colour, weak?}]; a value is a number, a text or null
+//   points    across, up (names), points: [[x, y, colour, words, key?]], line?: [[x, y]], logs?: of both axes; x may be a text
+//   parallel  axes: [{name, down?, logs?}], rows: [{name, values, colour, weak?}]; a value is a number, a text or null
+//             logs: whether an axis is logarithmic; where it is not said, the values decide
 //   ranked    rows: [[name, share]]
 // look, of lines: {log, logx, smooth: 0 to 10, hidden: set of names, group: line's name -> group's name, null for all lines}
 // acts, of lines: {zoom(low, high), whole(), toggle(name)}: what somebody else does; without them it is done here
@@ -127,7 +128,7 @@ function valueAxis(values, start, end, about, logs) { // of numbers, or of texts
     return { ...scale, place: value => scale.place(String(value)) };
   }
   const low = extreme(values, Math.min), high = extreme(values, Math.max);
-  return axis(low, high, start, end, low > 0 && (logs || high / low > 50) ? "log" : "linear", about);
+  return axis(low, high, start, end, low > 0 && (logs ?? high / low > 50) ? "log" : "linear", about);
 }
 
 const extreme = (values, of) => values.reduce((a, b) => of(a, b), of === Math.min ? Infinity : -Infinity);
@@ -298,7 +299,7 @@ function drawBars(spec, look, width) {
 
 function drawPoints(spec, look, width) {
   const left = 62, right = width - 16, top = 12, height = spec.height || 280, bottom = height - 36, line = spec.line || [];
-  const across = valueAxis(spec.points.map(one => one[0]), left + 8, right - 8, Math.max(3, width / 100)), up = valueAxis(spec.points.map(one => one[1]), bottom, top, 5);
+  const across = valueAxis(spec.points.map(one => one[0]), left + 8, right - 8, Math.max(3, width / 100), (spec.logs || [])[0]), up = valueAxis(spec.points.map(one => one[1]), bottom, top, 5, (spec.logs || [])[1]);
   const dots = spec.points.map(([x, y, hue, words, key]) => told(shape("circle", { class: "f " + paint(hue), cx: across.place(x).toFixed(1), cy: up.place(y).toFixed(1), r: 4, "data-key": key }), words));
   const path = line.map(([x, y], at) => (at ? "H" + across.place(x).toFixed(1) + "V" : "M" + across.place(x).toFixed(1) + ",") + up.place(y).toFixed(1)).join("");
   return shape("svg", { viewBox: "0 0 " + width + " " + height, role: "img", "aria-label": (spec.title || "") + " " + spec.up + " against " + spec.across + ", " + spec.points.length + " points" },
