@@ -64,7 +64,7 @@ def read_run(path: str) -> Facts:
     """
     path = os.path.abspath(path)
     found = [path] if os.path.isfile(path) else _records_below(path)
-    if not found and not is_folder(path):
+    if not found and not load(path).status:
         raise TrainshedError(
             f"{path} holds no run record",
             hint="name a folder of `trainshed run`, a job folder (/opt/ml), or output/data/run/HOST.json",
