@@ -135,7 +135,7 @@ def measure(address: str, server: psutil.Process, chromium: str, driver: str, fo
         key = browser.execute_script("return [...runs.rows.values()].find(row => row.name === 'run-0000').key")
         since = time.monotonic(), cpu()
         browser.execute_script(f"location.hash = '#/run/{key}'")
-        until("return document.querySelector('[data-chart=loss] canvas') !== null")
+        until("return document.querySelector('[data-chart=loss] figure > svg') !== null")
         told(f"a series of {asked.points:,} points: first curve", since)
         until("return document.querySelector('.charts').parentElement.parentElement.lastChild.textContent === ''")
         told("  the whole of it", since)

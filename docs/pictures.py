@@ -173,7 +173,7 @@ def pictures(browser: Any, address: str, project: Path) -> None:
     see(".rows .row", "digits-live")
     take("ui-list", 420)
     see(".rows a", "digits-live").click()
-    see('[data-chart="loss"] canvas')
+    see('[data-chart="loss"] figure > svg')
     time.sleep(8)  # some of its curve
     take("ui-run", 820)
     browser.find_element("css selector", ".brand").click()
@@ -188,8 +188,11 @@ def pictures(browser: Any, address: str, project: Path) -> None:
         if "digits-0" in row.text:
             row.find_element("css selector", "input").click()
     see("#overlay", "4").click()
-    see('[data-chart="loss"] canvas')
+    see('[data-chart="loss"] figure > svg')
     take("ui-overlay", 820)
+    see(".tabs button", "Parameters").click()
+    see("svg[aria-label^='parallel']")
+    take("ui-parameters", 820)
     (report,) = project.glob("runs/broken-*/algo-1/output/data/report.html")
     browser.get(report.as_uri())
     take("report", 1240)

@@ -158,7 +158,7 @@ def test_a_person_starts_sees_searches_overlays_and_stops_runs(
         page.tick(name)
     page.click("#overlay", "2")
     page.see('[data-chart="loss"] .legend', lambda legend: "good" in legend.text and "bad" in legend.text)
-    page.see('[data-chart="loss"] canvas')
+    page.see('[data-chart="loss"] figure > svg')
 
     # The live one: its curve grows, its log is searched.
     page.click(".brand")
@@ -174,7 +174,7 @@ def test_a_person_starts_sees_searches_overlays_and_stops_runs(
 
     # Its machine is sampled while it runs.
     page.click(".tabs a", "machine")
-    page.see('[data-chart="CPU, % of all cores"] canvas')
+    page.see('[data-chart="CPU, % of all cores"] figure')
     page.see('[data-chart="Memory, %"] .legend b', lambda value: float(value.text) > 0)
 
     # It is stopped, and the page says so.
@@ -208,14 +208,14 @@ def test_every_metric_of_a_run_has_a_chart_that_is_drawn_when_seen(site: Site, p
     browser.get(site.address)
     page.click(".rows a", "many")
     page.see("#charts-count", lambda count: count.text == "82 charts")
-    page.see('[data-chart="loss"] canvas')
-    assert page.all('[data-chart="weight/m39"]') and not page.all('[data-chart="weight/m39"] canvas'), "nobody has seen it"
+    page.see('[data-chart="loss"] figure > svg')
+    assert page.all('[data-chart="weight/m39"]') and not page.all('[data-chart="weight/m39"] figure'), "nobody has seen it"
 
     page.see("#find-chart").send_keys("^weight/m3[89]$|(")
     page.see("#charts-count", lambda count: "not a regular expression" in count.text)
     page.see("#find-chart").send_keys("\b\b")
     page.see("#charts-count", lambda count: count.text == "2 of 82 charts")
-    page.see('[data-chart="weight/m39"] canvas')
+    page.see('[data-chart="weight/m39"] figure')
     assert "find=" in browser.current_url
     page.see("#find-chart").clear()
     page.see("#find-chart").send_keys("m0")
@@ -276,7 +276,7 @@ def test_runs_of_a_shared_folder_are_shown_and_forged_ones_do_no_harm(
     page.click(".tabs a", "machine")
     page.see("#steps", lambda card: "input-bound: 75 %" in card.text and "rank 3" in card.text and "100 ms" in card.text)
     page.see('[data-chart="GPU, %"] .legend', lambda legend: HOSTILE in legend.text)
-    page.see('[data-chart="Milliseconds of a step"] canvas')
+    page.see('[data-chart="Milliseconds of a step"] figure')
     for tab in ("logs", "files", "settings"):
         page.click(".tabs a", tab)
     page.see("td", lambda cell: cell.text == HOSTILE)

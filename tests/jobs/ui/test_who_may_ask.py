@@ -120,7 +120,11 @@ def test_a_ticket_is_good_once_and_a_file_is_saved_never_shown(site: Site, run: 
     assert site.send("GET", "/ticket/x/report.html", {})[0] == 404
     report = site.send("GET", f"/ticket/{site.ask(f'{address}/ticket', {})['word']}/report.html", {})
     assert report[0] == 200 and b"loss" in report[2] and b"hunter2" not in report[2]
-    assert report[1]["Content-Security-Policy"].startswith("sandbox; default-src 'none'")
+    policy = report[1]["Content-Security-Policy"]
+    assert (
+        policy.startswith("sandbox allow-scripts; default-src 'none'; script-src 'sha256-")
+        and "script-src 'unsafe" not in policy
+    )
 
 
 def test_a_request_of_any_other_form_is_refused_in_words(site: Site, run: Path) -> None:

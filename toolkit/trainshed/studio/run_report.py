@@ -16,7 +16,8 @@ _READ_SECONDS = 2.0  # in which a notebook's view reads metrics
 
 def facts_of(run: Stored, seconds: float | None = None) -> RunFacts:
     """What a run's files tell. seconds: how long reading metrics may take; None for as long as it does."""
-    return gather(run.name, attempts_of(run.folder), run.status, seconds=seconds, goodput=goodput_of(run) or {})
+    told = gather(run.name, attempts_of(run.folder), run.status, seconds=seconds, goodput=goodput_of(run) or {})
+    return told.replace(checkpoints=run.checkpoints)
 
 
 def facts_of_job_folder(folder: str) -> RunFacts:

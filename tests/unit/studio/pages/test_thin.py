@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 
-from trainshed.studio.pages.thin import smoothed, thin
+from trainshed.studio.pages.thin import thin
 
 
 def test_a_short_curve_stays_as_it_is() -> None:
@@ -60,8 +60,11 @@ def test_a_window_is_looked_at_alone_with_a_neighbour_on_each_side() -> None:
     assert thin([], [], 5).points == ()
 
 
-def test_smoothing_keeps_a_constant_and_a_straight_line_and_leaves_nan() -> None:
-    assert all(abs(value - 3.0) < 1e-9 for value in smoothed([3.0] * 100))
-    line = smoothed([float(n) for n in range(600)])
-    assert abs(line[300] - 300) < 1.0, "it lags behind nothing"
-    assert math.isnan(smoothed([1.0, math.nan, 1.0])[1]) and smoothed([1.0, math.inf, 1.0])[2] == 1.0
+def test_of_a_long_curve_the_mean_of_each_part_is_kept_beside_its_extremes() -> None:
+    values = [9.0 if n % 10 == 0 else 1.0 for n in range(1000)]
+    values[500] = math.nan
+    drawn = thin(list(range(1000)), values, 100)
+
+    assert drawn.points[:2] == ((0, 9.0), (1, 1.0)) and drawn.means[:2] == (1.8, 1.8), "not 5, the middle of both"
+    assert len(drawn.means) == len(drawn.points) and thin([1, 2], [3.0, 4.0], 5).means == ()
+    assert [mean for (_, y), mean in zip(drawn.points, drawn.means, strict=True) if y is None] == [None]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
-import xml.etree.ElementTree as ET
 
 import pytest
 
 from trainshed.runner.job.job import Job
 from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
-from trainshed.studio.tune.importance import importance
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, LOG, Parameter
 from trainshed.studio.tune.trial import Trial
 from trainshed.studio.tune.tuner import View
 from trainshed.studio.tune.tuning import Objective, Tuning
-from trainshed.studio.tune.tuning_page import page
+from trainshed.studio.tune.tuning_page import importance_of, page
 
 SPACE = (
     Parameter("rate", CONTINUOUS, 1e-4, 1e-1, LOG),
@@ -34,16 +33,16 @@ def trials(count: int) -> list[Trial]:
 
 
 def test_what_matters_is_told_from_what_does_not() -> None:
-    found = dict(importance(SPACE, trials(60)))
+    found = dict(importance_of(SPACE, trials(60)))
 
     assert next(iter(found)) == "rate" and found["rate"] > 0.8
     assert found["noise"] < 0.15 and found["kind"] < 0.15
 
 
 def test_few_trials_or_equal_ones_tell_nothing() -> None:
-    assert importance(SPACE, trials(7)) == []
+    assert importance_of(SPACE, trials(7)) == []
     same = [Trial(number, {"rate": "0.01"}, COMPLETED, value=1.0) for number in range(1, 20)]
-    assert {part for _, part in importance(SPACE, same)} == {0.0}
+    assert {part for _, part in importance_of(SPACE, same)} == {0.0}
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 40])
@@ -54,8 +53,10 @@ def test_a_page_is_whole_and_escapes_what_is_not_ours(count: int) -> None:
     view = View(Tuning("t", Job("t"), SPACE, Objective("<loss>")), tuple(held), {})
     made = page(view, "Completed", "over", 100.0)
 
-    assert "<script" not in made and "<b></" not in made and "&lt;loss&gt;" in made
+    assert "<script>alert" not in made and "<b></" not in made and "&lt;loss&gt;" in made
     assert "default-src 'none'" in made
-    for part in made.split("<svg")[1:]:
-        ET.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>")
+    drawn = [json.loads(part.partition("</script>")[0]) for part in made.split('<script type="application/json">')[1:]]
+    kinds = [one["kind"] for one in drawn]
+    assert kinds == ["points"] + ["ranked"] * (count == 40) + ["parallel"] * (count > 0)
+    assert len(drawn[0]["points"]) == len(drawn[0]["line"]) == count + 1
     assert ("Importance" in made) is (count == 40)

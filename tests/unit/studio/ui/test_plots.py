@@ -61,7 +61,7 @@ def test_a_long_curve_is_thinned_and_a_part_of_it_is_asked_for_finely(tmp_path: 
 
 def test_runs_over_one_another_share_a_chart_for_each_metric_and_begin_together_in_time(tmp_path: Path) -> None:
     lay(tmp_path / "a", *run("loss", 5))
-    lay(tmp_path / "b", *run("loss", 5, start=9000.0), *run("acc", 3))
+    lay(tmp_path / "b", *run("loss", 5, start=9000.0), *run("acc", 3, start=9000.0))
     told = Plots().charts([("a", str(tmp_path / "a")), ("b", str(tmp_path / "b"))], {"axis": "time"})
     charts = {chart["title"]: chart for chart in told["charts"]}
 

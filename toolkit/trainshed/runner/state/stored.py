@@ -61,6 +61,14 @@ class Stored:
         return run_id if isinstance(run_id, str) and _ID.fullmatch(run_id) else ""
 
     @property
+    def checkpoints(self) -> str:
+        """The folder of its checkpoints."""
+        try:
+            return self.run().checkpoints
+        except TrainshedError:
+            return f"{self.folder}/checkpoints"
+
+    @property
     def copied(self) -> str:
         """The folder whose copy this one is; "" for a run. Nothing runs for a copy, and its id is that of another run."""
         for said in (self.ours, self.about):

@@ -13,7 +13,8 @@ from trainshed.metrics.reading import Reader, Summary
 from trainshed.observe.goodput import share_of
 from trainshed.runner.state.outputs import metrics_in, metrics_of
 from trainshed.runner.state.stored import Stored, load
-from trainshed.studio.pages.timeline import instant, paused
+from trainshed.studio.pages.facts import instant
+from trainshed.studio.pages.timeline import paused
 
 from . import labels
 from .tables import STATES, Row

@@ -14,7 +14,7 @@ def add_arguments(parser: Parser) -> None:
     """The command line."""
     parser.description = (
         "Writes the report of a run, also of one that still goes on: curves, phases, settings and failure of all its hosts "
-        "and attempts, in one HTML file without scripts."
+        "and attempts, in one HTML file that loads nothing."
     )
     parser.epilog = "RUN may also be a job folder (/opt/ml) in which `train` ran."
     parser.add_run(acts=False)

@@ -36,6 +36,7 @@ class Facts(Record):
     rate: the name of the throughput that was measured, and its last value; None where there is none.
     data: the digests of each channel's data by its name, one for each that hosts have (docs/data.md); "" for an unknown one.
     metrics: the last value of each.
+    folder: where its files are.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Facts(Record):
     rate: tuple[str, float] | None
     data: dict[str, tuple[str, ...]] = {}  # noqa: RUF012
     metrics: dict[str, float] = {}  # noqa: RUF012
+    folder: str = ""
 
 
 def read_run(path: str) -> Facts:
@@ -62,12 +64,12 @@ def read_run(path: str) -> Facts:
     """
     path = os.path.abspath(path)
     found = [path] if os.path.isfile(path) else _records_below(path)
-    if not found:
+    if not found and not load(path).status:
         raise TrainshedError(
             f"{path} holds no run record",
             hint="name a folder of `trainshed run`, a job folder (/opt/ml), or output/data/run/HOST.json",
         )
-    records = [(_load(name), name) for name in found]
+    records = [(_load(name), name) for name in found] or [_without_record(path)]
     records.sort(key=lambda item: item[0].get("cluster", {}).get("rank", 0))
     first, first_path = records[0]
     everything = [record for record, _ in records]
@@ -91,7 +93,14 @@ def read_run(path: str) -> Facts:
         rate=_rate(metrics),
         data=_data(everything),
         metrics={name: one.last for name, one in metrics.items()},
+        folder=folder,
     )
+
+
+def _without_record(folder: str) -> tuple[dict[str, Any], str]:
+    """What stands in for the record of a run that has left none (it goes on, or was killed), and where it would be."""
+    state = load(folder).status.get("TrainingJobStatus", "unknown")
+    return {"state": state, "phases": []}, f"{folder}/algo-1/output/data/run/algo-1.json"
 
 
 def is_record(path: str) -> bool:

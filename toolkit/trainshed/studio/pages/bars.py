@@ -1,20 +1,21 @@
-"""Bars as SVG: what happened when (a row a host), and what a whole consists of (a row a rank)."""
+"""Bars in a page of ours: what happened when (a row a host), and what a whole consists of (a row a rank)."""
 
 from __future__ import annotations
 
 from trainshed.base.record import Record
 
-from .markup import bounded, more, text
-from .scale import Scale, clock, elapsed, linear, short
+from .engine import figure
+from .markup import more, text
+from .scale import clock, short
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from typing import Any
 
-WIDTH = 1060
-_LEFT, _RIGHT, _ROW, _BAR = 120, 14, 30, 20
 _LARGEST = 60_000  # characters of a figure
-_LETTER = 6.6  # pixels of a letter, about
+_LETTERS = 160  # of a text
+_MOST_SAID = 60  # spans that are told without a script
 
 
 class Span(Record):
@@ -26,6 +27,10 @@ class Span(Record):
     said: str = ""
     told: str = ""
 
+    def listed(self) -> list[Any]:
+        """As the engine takes it."""
+        return [self.start, self.end, self.kind, self.said[:_LETTERS], self.told[:_LETTERS]]
+
 
 class Row(Record):
     """One row of bars. marks: (place, what happened there)."""
@@ -35,7 +40,7 @@ class Row(Record):
     marks: tuple[tuple[float, str], ...] = ()
 
 
-def draw(rows: Sequence[Row], *, seconds: bool = True, width: int = WIDTH, row: int = _ROW, unit: str = "") -> str:
+def draw(rows: Sequence[Row], *, seconds: bool = True, row: int = 30, unit: str = "") -> str:
     """A figure with the rows over one axis; "" where nothing lasts.
 
     Args:
@@ -46,46 +51,25 @@ def draw(rows: Sequence[Row], *, seconds: bool = True, width: int = WIDTH, row: 
     low, high = min((span.start for span in spans), default=0.0), max((span.end for span in spans), default=0.0)
     if not high > low:
         return ""
-    right = width - _RIGHT
-    across = elapsed(low, high, _LEFT, right, 8) if seconds else linear(low, high, _LEFT, right, about=8, tight=True)
-    bottom = 4 + row * len(rows)
-    drawn = [f'<path class="grd" d="{"".join(f"M{across.place(mark):.1f},4V{bottom}" for mark, _ in across.ticks)}"/>']
-    each = _LARGEST // max(1, len(rows))
-    left_out = 0
-    for index, one in enumerate(rows):
-        part, without = bounded(_row(one, across, 4 + row * index, row), each)
-        drawn.append(part)
-        left_out += without
-    for mark, said in across.ticks:
-        place = across.place(mark)
-        anchor = "end" if place > right - 20 else "middle"
-        drawn.append(f'<text x="{place:.1f}" y="{bottom + 16}" text-anchor="{anchor}">{said}{unit}</text>')
-    picture = f'<svg viewBox="0 0 {width} {bottom + 22}" role="img">{"".join(drawn)}</svg>'
-    return f"<figure>{picture}{more(left_out)}</figure>"
+    each, left_out, plain = _LARGEST // max(1, len(rows)), 0, []
+    for one in rows:
+        kept, without = _bounded([span.listed() for span in one.spans], each)
+        marks, beyond = _bounded([[place, said[:_LETTERS]] for place, said in one.marks], each)
+        left_out += without + beyond
+        plain.append({"name": one.name[:_LETTERS], "spans": kept, "marks": marks})
+    said = "".join(f"<p>{text(one.name)}: {text(', '.join(span.told for span in one.spans), 400)}</p>" for one in rows)
+    spec = {"kind": "bars", "rows": plain, "seconds": seconds, "row": row, "unit": unit}
+    return figure(spec, said if len(spans) <= _MOST_SAID else "") + more(left_out)
 
 
-def _row(row: Row, across: Scale, top: float, height: float) -> Iterator[str]:
-    bar = min(_BAR, height - 4)
-    middle = top + height / 2
-    name = row.name if len(row.name) <= 17 else f"{row.name[:16]}…"
-    yield f'<text class="row" x="0" y="{middle + 4:.1f}">{text(name)}</text>'
-    for span in row.spans:
-        left, right = across.place(span.start), across.place(span.end)
-        size = max(0.6, right - left)
-        title = f"<title>{text(span.told, 160)}</title>" if span.told else ""
-        inside = ""
-        if span.said and size > _LETTER * len(span.said) + 8:
-            place = f'x="{left + size / 2:.1f}" y="{middle + 4:.1f}"'
-            inside = f'<text class="inside" {place} text-anchor="middle">{text(span.said)}</text>'
-        yield (
-            f'<rect class="{span.kind}" x="{left:.1f}" y="{middle - bar / 2:.1f}" width="{size:.1f}" height="{bar:.0f}" '
-            f'rx="2">{title}</rect>{inside}'
-        )
-    for place_, said in row.marks:
-        x = across.place(place_)
-        yield (
-            f'<path class="odd" d="M{x - 5:.1f},{middle - bar / 2 - 4:.1f}h10l-5,8z"><title>{text(said, 160)}</title></path>'
-        )
+def _bounded(parts: list[list[Any]], largest: int) -> tuple[list[list[Any]], int]:
+    """As many as fit into so many characters, and how many were left out."""
+    size = 0
+    for at, part in enumerate(parts):
+        size += 30 + sum(2 * len(text) for text in part if isinstance(text, str))
+        if at and size > largest:
+            return parts[:at], len(parts) - at
+    return parts, 0
 
 
 def lasting(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import datetime
 
 from trainshed.base.files import listed, read_bytes, read_object
 from trainshed.base.record import Record
@@ -85,6 +86,7 @@ class RunFacts(Record):
     status: `status.json` of the runner, {} where there is none.
     whole: whether all metrics have been read.
     goodput: as `trainshed.observe.goodput` tells it, {} where nothing is known; goodput_of: what it is of, "" for the run.
+    checkpoints: the folder of its checkpoints, "" where nobody says it.
     """
 
     name: str
@@ -94,6 +96,7 @@ class RunFacts(Record):
     whole: bool = True
     goodput: dict[str, Any] = {}  # noqa: RUF012
     goodput_of: str = ""
+    checkpoints: str = ""
 
     @property
     def hosts(self) -> tuple[HostFacts, ...]:
@@ -243,3 +246,11 @@ def number(value: object) -> float:
 def words(value: object) -> str:
     """The value if it is a text or a number, else ""."""
     return str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
+
+
+def instant(stamp: object) -> float:
+    """Seconds since 1970 of an ISO time, 0 for anything else."""
+    try:
+        return datetime.fromisoformat(str(stamp)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0

@@ -9,6 +9,8 @@ import html
 from trainshed.base.errors import visible
 from trainshed.base.secrets import mask_text
 
+from . import engine
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -78,23 +80,41 @@ def legend(entries: Iterable[tuple[str, str, str]]) -> str:
     return f'<div class="legend">{chips}</div>' if chips else ""
 
 
-def document(title: str, body: str, style: str) -> str:
-    """A whole page: it may load nothing, run nothing, send nothing."""
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+def document(title: str, body: str, style: str, *scripts: str) -> str:
+    """A whole page: it may load nothing and send nothing, and runs the engine of the charts alone, where it has any.
+
+    Args:
+        scripts: what is run (`engine.script`); without any, what draws the figures in the body, where it has any.
+    """
+    style = engine.style() + style
+    if engine.FIGURE in body and not scripts:
+        scripts = (drawing(),)
+    run = "".join(f"<script>{one}</script>" for one in scripts)
+    allowed = f"script-src {' '.join(map(source_of, scripts))}; " if scripts else ""
+    policy = f"default-src 'none'; style-src {source_of(style)}; {allowed}img-src data:; base-uri 'none'; form-action 'none'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
         f'<meta name="referrer" content="no-referrer">{_MADE_BY}'
-        f"<title>{text(title)}</title><style>{style}</style></head>\n<body>{body}</body></html>\n"
+        f"<title>{text(title)}</title><style>{style}</style></head>\n<body>{body}{run}</body></html>\n"
     )
 
 
 def framed(page: str, height: int) -> str:
     """A whole page inside another one, whose styles stay apart. height: in pixels."""
     style = f"width:100%;height:{height}px;border:0"
-    return f'<iframe sandbox srcdoc="{html.escape(page, quote=True)}" style="{style}"></iframe>'
+    return f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(page, quote=True)}" style="{style}"></iframe>'
+
+
+def drawing() -> str:
+    """The script that draws the figures of a page."""
+    return f"{engine.script()}unfold();"
+
+
+def source_of(content: str) -> str:
+    """A style or script as a policy names it (CSP level 2, section 4.2.4)."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def is_ours(path: str) -> bool:

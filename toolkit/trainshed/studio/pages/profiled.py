@@ -13,7 +13,6 @@ from .chart import SECONDS, Chart, Line, draw
 from .machine_charts import machine_charts
 from .markup import legend, text
 from .scale import short
-from .style import COLOURS
 from .thin import thin
 
 TYPE_CHECKING = False
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 16
 _MOST_RANKS = 64
-_COLOURS = dict(zip(PHASES, ("f4", "f5", "f0", "f1", "f3", "f2", "f6", "f7"), strict=True))
+_COLOURS = dict(zip(PHASES, ("k4", "k5", "k0", "k1", "k3", "k2", "k6", "k7"), strict=True))
 
 
 def draw_system(curves: Curves, start: float, parts: int) -> str:
@@ -39,22 +38,20 @@ def draw_system(curves: Curves, start: float, parts: int) -> str:
     """
     drawn = []
     for one in machine_charts(curves):
-        lines = [
-            _line(name, points, start, number, parts, one.scale) for number, (name, points) in enumerate(one.lines.items())
-        ]
+        lines = [_line(name, points, start, parts, one.scale) for name, points in one.lines.items()]
         note = f"{len(lines) - _MOST_LINES} more are not shown" if len(lines) > _MOST_LINES else ""
         shown = tuple(line for line in lines[:_MOST_LINES] if line.curve.points)
         if shown:
-            drawn.append(draw(Chart(one.title, shown, SECONDS, least=0.0, most=one.most, note=note, switchable=False)))
+            drawn.append(draw(Chart(one.title, shown, SECONDS, least=0.0, most=one.most, note=note, simple=True)))
     return f'<div class="grid">{"".join(drawn)}</div>' if drawn else ""
 
 
-def _line(name: str, points: Points, start: float, number: int, parts: int, scale: float) -> Line:
+def _line(name: str, points: Points, start: float, parts: int, scale: float) -> Line:
     times = array("d", (time - start for time, _ in points))
     values = array("d", (value * scale for _, value in points))
     mean = sum(values) / len(values) if values else 0.0
     most = max(values, default=0.0)
-    return Line(name, thin(times, values, parts), None, number % COLOURS, f"mean {short(mean)}, most {short(most)}")
+    return Line(name, thin(times, values, parts), f"mean {short(mean)}, most {short(most)}")
 
 
 def draw_steps(measured: Sequence[RankSteps], curves: Curves, start: float, parts: int) -> str:
@@ -70,12 +67,12 @@ def draw_steps(measured: Sequence[RankSteps], curves: Curves, start: float, part
     note = f'<p class="note">{len(last) - _MOST_RANKS} more ranks are not shown</p>' if len(last) > _MOST_RANKS else ""
     kinds = legend((_COLOURS[name], name, "") for name in seen)
     lines = []
-    for number, one in enumerate(ranks[:_MOST_LINES]):
+    for one in ranks[:_MOST_LINES]:
         times = array("d", (window.time - start for window in one.windows))
         values = array("d", (1000 * window.seconds / window.steps for window in one.windows))
         more = f"mean {short(1000 * one.seconds / one.steps)}, longest {short(1000 * max(w.longest for w in one.windows))}"
-        lines.append(Line(f"rank {one.rank}", thin(times, values, parts), None, number % COLOURS, more))
-    chart = draw(Chart("Milliseconds of a step", tuple(lines), SECONDS, least=0.0, switchable=False))
+        lines.append(Line(f"rank {one.rank}", thin(times, values, parts), more))
+    chart = draw(Chart("Milliseconds of a step", tuple(lines), SECONDS, least=0.0, simple=True))
     return f'{said}{kinds}{draw_bars(rows, seconds=False, unit=" ms")}{note}<div class="grid">{chart}</div>'
 
 

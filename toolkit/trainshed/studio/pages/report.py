@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import trainshed
@@ -11,7 +12,8 @@ from trainshed.observe.steps import read_steps
 from trainshed.observe.system import read_system
 
 from .chart import draw
-from .curves import chart_of, groups
+from .curves import RunLine, chart_of, groups
+from .events import events_of
 from .facts import entries, mapping, number, words
 from .markup import bounded, document, more, picture, section, table, text
 from .profiled import draw_steps, draw_system
@@ -198,15 +200,19 @@ def _pictures(run: RunFacts) -> str:
 def _curves(run: RunFacts, shown: list[Group], left_out: int, parts: int) -> str:
     if not run.curves:
         return ""
-    figures = "".join(draw(chart_of(group, run.curves, run.start, parts)) for group in shown)
+    happened, window = events_of(run, run.checkpoints), (parts, -math.inf, math.inf)
+    lines = [[RunLine(name, run.curves[name], run.start) for _, name in group.members] for group in shown]
+    figures = "".join(
+        draw(chart_of(group.title, held, window, happened=happened)) for group, held in zip(shown, lines, strict=True)
+    )
     notes = []
     if not run.whole:
         notes.append("the first part of the metrics only: there was no time to read them all")
     if left_out > 0:
         notes.append(f"{left_out} more metrics are in the run's files: `trainshed metrics show`")
     boxes = (
-        '<input type="checkbox" class="sw" id="log"><input type="checkbox" class="sw" id="smooth" checked>'
-        '<div class="opts"><label for="log">logarithmic</label><label for="smooth">smoothed</label></div>'
+        '<div class="opts"><label><input type="checkbox" id="log"> logarithmic</label>'
+        '<label><input type="checkbox" id="smooth" checked> smoothed</label></div>'
     )
     return section("Metrics", f'{boxes}<div class="grid">{figures}</div>', "; ".join(notes))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .facts import RunFacts
 
-_COLOURS = {"forward": "f0", "backward": "f1", "weight": "f2", "whole": "f3"}
+_COLOURS = {"forward": "k0", "backward": "k1", "weight": "k2", "whole": "k3"}
 _CALLED = {"whole": "backward in one"}
 _MOST = 4000  # pieces of work that a picture may have
 MOST_RANKS = 32

@@ -23,12 +23,15 @@ class Thin(Record):
     """A curve of few points.
 
     points: (x, y) in their order; y is None where the line breaks.
+    means: for each point the mean of the values of its part, () where every value is a point. What is smoothed, or summed up
+        over runs, is made of them: the middle between the least and the most leans to where the spikes are.
     odd: numbers that are not finite.
     count: how many values it stands for.
     whole: whether nothing was left out.
     """
 
     points: tuple[tuple[float, float | None], ...]
+    means: tuple[float | None, ...] = ()
     odd: tuple[tuple[float, str, int], ...] = ()
     count: int = 0
     whole: bool = True
@@ -49,15 +52,17 @@ def thin(xs: Sequence[float], values: Sequence[float], parts: int, low: float = 
         return _every(xs, values, first, end)
     left, span = xs[first], xs[end - 1] - xs[first]
     points: list[tuple[float, float | None]] = []
+    means: list[float | None] = []
     odd: list[Odd] = []
     start = first
     for part in range(parts):
         edge = left + span * (part + 1) / parts
         stop = end if part == parts - 1 else bisect_right(xs, edge, start, end)
         if stop > start:
-            _part(xs, values, start, stop, points, odd)
+            mean = _part(xs, values, start, stop, points, odd)
+            means += [mean if y is not None else None for _, y in points[len(means) :]]
         start = stop
-    return Thin(tuple(points), tuple(odd), count, False)
+    return Thin(tuple(points), tuple(means), tuple(odd), count, False)
 
 
 def _every(xs: Sequence[float], values: Sequence[float], first: int, end: int) -> Thin:
@@ -70,25 +75,27 @@ def _every(xs: Sequence[float], values: Sequence[float], first: int, end: int) -
         else:
             points.append((xs[index], None))
             odd.append((xs[index], _kind(value), 1))
-    return Thin(tuple(points), tuple(odd), end - first)
+    return Thin(tuple(points), (), tuple(odd), end - first)
 
 
 def _part(
     xs: Sequence[float], values: Sequence[float], start: int, stop: int, points: list[tuple[float, float | None]],
     odd: list[Odd],
-) -> None:  # fmt: skip
+) -> float | None:  # fmt: skip
+    """Adds the points of a part; the mean of its finite values."""
     part = values[start:stop]
     total = sum(part)
     if total - total == 0:
         places = {part.index(min(part)), part.index(max(part))}
         points += [(xs[start + index], part[index]) for index in sorted(places)]
-        return
+        return total / len(part)
     finite = [index for index, value in enumerate(part) if value - value == 0]
     if finite:
         places = {min(finite, key=part.__getitem__), max(finite, key=part.__getitem__)}
         points += [(xs[start + index], part[index]) for index in sorted(places)]
+    mean = sum(part[index] / len(finite) for index in finite) if finite else None
     if len(finite) == len(part):  # their sum alone is too large
-        return
+        return mean
     points.append((xs[stop - 1], None))
     held = set(finite)
     kinds: dict[str, list[int]] = {}
@@ -96,32 +103,8 @@ def _part(
         if index not in held:
             kinds.setdefault(_kind(part[index]), []).append(index)
     odd += [(xs[start + found[0]], kind, len(found)) for kind, found in kinds.items()]
+    return mean
 
 
 def _kind(value: float) -> str:
     return "NaN" if value != value else "inf" if value > 0 else "-inf"
-
-
-def smoothed(values: Sequence[float]) -> list[float]:
-    """The moving average of a curve: of what came before and what comes after, so that it lags behind nothing.
-
-    Each value's weight falls by a factor e within a sixtieth of the curve, in both directions. Numbers that are not finite
-    stay, and are not averaged.
-    """
-    keep = math.exp(-1.0 / max(2.0, len(values) / 60))
-    ahead, back = _averaged(values, keep), _averaged(values[::-1], keep)
-    return [one / 2 + other / 2 for one, other in zip(ahead, reversed(back), strict=True)]
-
-
-def _averaged(values: Sequence[float], keep: float) -> list[float]:
-    """Without a bias towards zero at its beginning (Kingma and Ba, arXiv:1412.6980, section 3)."""
-    mean, weight = 0.0, 0.0
-    found = []
-    for value in values:
-        if value - value == 0:
-            mean = keep * mean + (1 - keep) * value
-            weight = keep * weight + (1 - keep)
-            found.append(mean / weight)
-        else:
-            found.append(value)
-    return found

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from datetime import datetime
 
 from trainshed.base.units import duration
 
 from .bars import Row, Span, draw, lasting
-from .facts import entries, mapping, number, words
+from .events import of_host
+from .facts import entries, instant, number, words
 from .markup import legend, table
 
 TYPE_CHECKING = False
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 24
 _COLOURS = {
-    "preparing": "f7", "training": "f0", "starting": "f7", "downloading": "f5", "uploading": "f5", "stopping": "f1",
-    "interrupted": "f4", "restarting": "f6",
+    "preparing": "k7", "training": "k0", "starting": "k7", "downloading": "k5", "uploading": "k5", "stopping": "k1",
+    "interrupted": "k4", "restarting": "k6",
 }  # fmt: skip
+_VERBS = {"restart": "restarted", "interruption": "interrupted", "failure": "failed"}
 _ENDS = ("Completed", "Failed", "Stopped", "MaxRuntimeExceeded", "MaxWaitTimeExceeded")
 
 
@@ -65,24 +66,13 @@ def _of_host(host: HostFacts, label: str, started: float) -> Row:
         begin, seconds = number(phase.get("started")), number(phase.get("seconds"))
         if begin > 0 and seconds > 0:
             spans.append(_span(words(phase.get("name")), begin - started, begin - started + seconds))
-    marks = []
-    for restart in entries(record.get("restarts")):
-        at = number(restart.get("at"))
-        if at > 0:
-            marks.append((at - started, f"restarted: {words(restart.get('reason'))}"))
-    ended = number(record.get("ended"))
-    interruption = mapping(record.get("interruption"))
-    if interruption and ended > 0:
-        step = f" after step {words(interruption.get('step'))}" if words(interruption.get("step")) else ""
-        marks.append((ended - started, f"interrupted{step}: {words(interruption.get('reason'))}"))
-    elif record.get("failure") and ended > 0:
-        marks.append((ended - started, "failed"))
+    marks = [(one.time - started, f"{_VERBS[one.kind]}: {one.words}") for one in of_host(host) if one.time > 0]
     return Row(label, tuple(spans), tuple(marks))
 
 
 def _span(name: str, start: float, end: float) -> Span:
     said = f"{name} {lasting(end - start)}"
-    return Span(start, end, _COLOURS.get(name, "f3"), said, f"{name}: {duration(end - start)}, from {duration(start)} on")
+    return Span(start, end, _COLOURS.get(name, "k3"), said, f"{name}: {duration(end - start)}, from {duration(start)} on")
 
 
 def _at(seconds: float) -> str:
@@ -98,11 +88,3 @@ def paused(status: dict[str, Any]) -> float:
         if before.get("Status") in _ENDS
     ]
     return round(sum(gap for gap in gaps if gap > 0), 3)
-
-
-def instant(stamp: object) -> float:
-    """Seconds since 1970 of an ISO time, 0 for anything else."""
-    try:
-        return datetime.fromisoformat(str(stamp)).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return 0.0

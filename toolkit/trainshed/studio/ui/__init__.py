@@ -2,5 +2,5 @@
 
 guard      says who may ask; connection: how long a connection may say nothing
 catalog    which runs there are; plots, measured, logbook, browse, details: what is told of one; actions: what buttons do
-static/    the page, with uPlot
+static/    the page; its charts are drawn by `pages/static`, as are those of files
 """

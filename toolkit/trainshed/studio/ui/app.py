@@ -20,7 +20,11 @@ from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.run_goodput import goodput_of
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.catalogue.language import ExpressionError
+from trainshed.studio.compare.together import together
+from trainshed.studio.pages import engine
+from trainshed.studio.pages.events import events_of
 from trainshed.studio.pages.facts import RunFacts, read_attempts
+from trainshed.studio.pages.markup import drawing, source_of
 from trainshed.studio.pages.report import report
 
 from . import browse, logbook
@@ -30,15 +34,15 @@ from .connection import mark_as_proven
 from .details import details
 from .guard import Guard
 from .measured import Machines
-from .plots import Plots
+from .plots import MOST_KEPT, Plots
 from .tickets import Tickets
 
 STATIC = os.path.join(os.path.dirname(os.path.abspath(__file__)), "static")
-FILES = {
-    "app.js": "text/javascript", "uPlot.iife.min.js": "text/javascript",
-    "style.css": "text/css", "uPlot.min.css": "text/css",
-}  # fmt: skip
-MOST_OVERLAID = 24
+FILES = {  # of the page, and of the engine of charts
+    **dict.fromkeys(("app.js", "grouping.js", "style.css"), STATIC),
+    **dict.fromkeys(("charts.js", "curves.js", "many.js", "charts.css"), engine.STATIC),
+}
+KINDS = {".js": "text/javascript", ".css": "text/css"}
 _BLOCK = 1 << 18
 Answer = Callable[[Stored, dict[str, Any]], Any]
 
@@ -83,7 +87,8 @@ class Site:
             Route("/api/runs", self._runs),
             Route("/api/names", self._names),
             Route("/api/filter", self._filter, methods=["POST"]),
-            Route("/api/overlay", self._overlay, methods=["POST"]),
+            Route("/api/overlay", self._of_many(self._overlaid), methods=["POST"]),
+            Route("/api/together", self._of_many(self._together), methods=["POST"]),
             *(Route(f"/api/runs/{{key}}{path}", self._of_run(act), methods=[how]) for path, (how, act) in by_run.items()),
         ]
         self.app = Starlette(routes=routes, middleware=[Middleware(Guard, token=token)])
@@ -97,7 +102,8 @@ class Site:
         name = request.path_params["name"]
         if name not in FILES:
             return JSONResponse({"error": "there is no such file"}, 404)
-        return FileResponse(f"{STATIC}/{name}", media_type=FILES[name], headers={"Cache-Control": "no-cache"})
+        kind = KINDS[os.path.splitext(name)[1]]
+        return FileResponse(f"{FILES[name]}/{name}", media_type=kind, headers={"Cache-Control": "no-cache"})
 
     async def _fetch(self, request: Request) -> Response:
         """What a ticket stands for. A report has its own policy; a file is only ever saved."""
@@ -109,9 +115,11 @@ class Site:
         if not held[1]:
             page = await run_in_threadpool(self._report, run)
             policy = (
-                "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+                f"sandbox allow-scripts; default-src 'none'; script-src {source_of(drawing())}; style-src 'unsafe-inline'"
             )
-            return HTMLResponse(page, headers={"Content-Security-Policy": policy})
+            return HTMLResponse(
+                page, headers={"Content-Security-Policy": f"{policy}; img-src data:; base-uri 'none'; form-action 'none'"}
+            )
         try:
             fd, size = browse.opened(run.folder, held[1])
         except browse.NoFile as error:
@@ -122,7 +130,8 @@ class Site:
     def _report(self, run: Stored) -> str:
         curves, whole = self._plots.curves(run.folder, 10.0)
         spent = goodput_of(run) or {}
-        return report(RunFacts(run.name, read_attempts(attempts_of(run.folder)), curves, run.status, whole, spent))
+        attempts = read_attempts(attempts_of(run.folder))
+        return report(RunFacts(run.name, attempts, curves, run.status, whole, spent, checkpoints=run.checkpoints))
 
     # --- data ---------------------------------------------------------------------------------------------------------
 
@@ -147,22 +156,34 @@ class Site:
         except ExpressionError as error:
             return JSONResponse({"problem": said(error)})
 
-    async def _overlay(self, request: Request) -> Response:
-        try:
-            asked = await _body(request)
-            keys = asked.get("runs")
-            if not isinstance(keys, list) or not 0 < len(keys) <= MOST_OVERLAID:
-                raise _Refused(400, f"name 1 to {MOST_OVERLAID} runs")
-            return JSONResponse(await run_in_threadpool(self._overlaid, keys, asked))
-        except _Refused as refused:
-            return JSONResponse({"error": refused.why}, refused.status)
+    def _of_many(self, act: Callable[[list[tuple[str, str, Stored]], dict[str, Any]], Any]) -> Callable[[Request], Any]:
+        """The endpoint for something about several runs: (key, name that tells it from the others, run) of each."""
 
-    def _overlaid(self, keys: list[Any], asked: dict[str, Any]) -> dict[str, Any]:
-        found = [(str(key), run) for key in dict.fromkeys(map(str, keys)) if (run := self._catalog.find(key)) is not None]
+        async def answer(request: Request) -> Response:
+            try:
+                asked = await _body(request)
+                keys = asked.get("runs")
+                if not isinstance(keys, list) or not 0 < len(keys) <= MOST_KEPT:
+                    raise _Refused(400, f"name 1 to {MOST_KEPT} runs")
+                runs = await run_in_threadpool(self._several, keys)
+                return JSONResponse(await run_in_threadpool(act, runs, asked))
+            except _Refused as refused:
+                return JSONResponse({"error": refused.why}, refused.status)
+
+        return answer
+
+    def _several(self, keys: list[Any]) -> list[tuple[str, str, Stored]]:
+        found = [(key, run) for key in dict.fromkeys(map(str, keys)) if (run := self._catalog.find(key)) is not None]
         names = [run.name for _, run in found]
-        runs = [(run.name if names.count(run.name) == 1 else f"{run.name} ({key[:6]})", run.folder) for key, run in found]
-        answer = self._plots.charts(runs, asked) if runs else {"charts": [], "titles": [], "whole": True}
-        return {**answer, "runs": [[key, name] for (key, _), (name, _) in zip(found, runs, strict=True)]}
+        return [(key, run.name if names.count(run.name) == 1 else f"{run.name} ({key[:6]})", run) for key, run in found]
+
+    def _together(self, runs: list[tuple[str, str, Stored]], _asked: dict[str, Any]) -> Any:
+        return together(runs)
+
+    def _overlaid(self, runs: list[tuple[str, str, Stored]], asked: dict[str, Any]) -> Any:
+        if not runs:
+            return {"charts": [], "titles": [], "whole": True}
+        return self._plots.charts([(name, run.folder) for _, name, run in runs], asked)
 
     def _of_run(self, act: Answer) -> Callable[[Request], Any]:
         """The endpoint for something about one run."""
@@ -186,7 +207,8 @@ class Site:
         return {**details(run), "busy": self._actions.busy(run), "words": self._actions.words(run)[-3:]}
 
     def _charts(self, run: Stored, asked: dict[str, Any]) -> Any:
-        return self._plots.charts([(run.name, run.folder)], asked)
+        facts = RunFacts(run.name, read_attempts(attempts_of(run.folder)), {}, run.status)
+        return self._plots.charts([(run.name, run.folder)], asked, events_of(facts, run.checkpoints))
 
     def _machine(self, run: Stored, asked: dict[str, Any]) -> Any:
         return self._machines.charts(run.folder, asked)

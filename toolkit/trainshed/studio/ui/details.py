@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from trainshed.base.errors import TrainshedError, one_line, visible
+from trainshed.base.errors import one_line, visible
 from trainshed.base.secrets import mask_text
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.catalogue import labels
 from trainshed.studio.catalogue.indexed import facts_of
-from trainshed.studio.pages.facts import RunFacts, mapping, read_attempts, words
-from trainshed.studio.pages.timeline import instant
+from trainshed.studio.pages.events import saved_in
+from trainshed.studio.pages.facts import RunFacts, instant, mapping, read_attempts, words
 
 from .catalog import key_of
 from .logbook import logs_of
 
-MOST_CHECKPOINTS = 100
 LONGEST_FAILURE = 20_000
 
 
@@ -36,7 +34,7 @@ def details(run: Stored) -> dict[str, Any]:
         ],
         "hyperparameters": [[_line(name), _line(value)] for name, value in list(hyperparameters.items())[:300]],
         "environment": [[_line(name), _line(value)] for name, value in versions.items()],
-        "checkpoints": _checkpoints(run),
+        "checkpoints": [{**one, "name": one_line(one["name"])} for one in saved_in(run.checkpoints)],
         "logs": list(logs_of(run.folder)),
         "attempts": len(attempts_of(run.folder)),
         "can": {
@@ -82,24 +80,6 @@ def _failure(facts: RunFacts, run: Stored) -> dict[str, Any] | None:
     rows = [[name, _line(told[name])] for name in ("kind", "host", "rank", "place", "hint") if words(told.get(name))]
     summary = words(told.get("summary")) or (reason.splitlines() or [""])[0]
     return {"summary": _line(summary, 2000), "rows": rows, "whole": visible(mask_text(whole[:LONGEST_FAILURE]))}
-
-
-def _checkpoints(run: Stored) -> list[dict[str, Any]]:
-    """The newest first."""
-    try:
-        folder = run.run().checkpoints
-    except TrainshedError:
-        folder = f"{run.folder}/checkpoints"
-    found: list[dict[str, Any]] = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if not entry.name.startswith("."):
-                    status = entry.stat(follow_symlinks=False)
-                    found.append({"name": one_line(entry.name), "changed": status.st_mtime, "folder": entry.is_dir()})
-    except OSError:
-        return []
-    return sorted(found, key=lambda one: one["changed"], reverse=True)[:MOST_CHECKPOINTS]
 
 
 def _line(value: object, limit: int = 500) -> str:

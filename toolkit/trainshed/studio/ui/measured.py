@@ -19,9 +19,12 @@ from trainshed.observe.place import profiler_folder
 from trainshed.observe.steps import FOLDER, PHASES, RankSteps, read_rank
 from trainshed.observe.system import files_below, sample_of
 from trainshed.runner.state.outputs import attempts_of
+from trainshed.studio.pages.chart import SECONDS, Chart, Line
+from trainshed.studio.pages.curves import Window
 from trainshed.studio.pages.machine_charts import is_charted, machine_charts
+from trainshed.studio.pages.thin import thin
 
-from .plots import Window, drawn_line, window_of
+from .plots import sendable, window_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,7 +203,7 @@ def _charts(curves: Curves, ranks: list[RankSteps], start: float, asked: dict[st
         count = sum(len(values) for _, _, values in lines)
         titles.append(title)
         if wanted == title if isinstance(wanted, str) else known.get(title) != count:
-            charts.append(_chart(title, most, lines[:MOST_LINES], window) | {"count": count})
+            charts.append(_chart(title, most, lines[:MOST_LINES], window, count))
     return {"charts": charts, "titles": titles}
 
 
@@ -228,6 +231,6 @@ def _step_line(name: str, one: RankSteps, start: float, phase: str = "") -> tupl
     return name, array("d", times), array("d", (1000 * s / w.steps for s, w in zip(spent, one.windows, strict=True)))
 
 
-def _chart(title: str, most: float | None, lines: list[Any], window: Window) -> dict[str, Any]:
-    drawn = [drawn_line(name, times, values, window) for name, times, values in lines]
-    return {"title": title, "axis": "time", "lines": drawn, "once": [], "most": most}
+def _chart(title: str, most: float | None, lines: list[Any], window: Window, count: int) -> dict[str, Any]:
+    drawn = tuple(Line(name, thin(times, values, *window)) for name, times, values in lines)
+    return sendable(Chart(title, drawn, SECONDS, least=0.0, most=most, simple=True), count)

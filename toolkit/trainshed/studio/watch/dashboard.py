@@ -18,9 +18,9 @@ from trainshed.runner.display.follow import logs_of, rank_of
 from trainshed.runner.state.outputs import attempts_of, outputs_of
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.pages.curves import groups
-from trainshed.studio.pages.facts import mapping, read_attempts, words
+from trainshed.studio.pages.facts import instant, mapping, read_attempts, words
 from trainshed.studio.pages.scale import short
-from trainshed.studio.pages.timeline import instant, paused
+from trainshed.studio.pages.timeline import paused
 
 from .sparks import BARS, cut, spark
 

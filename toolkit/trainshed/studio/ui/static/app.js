@@ -1,9 +1,6 @@
 // The page over the runs. Texts of runs are only ever put into the page as text (`textContent`), never as markup.
 "use strict";
 
-const COLOURS = matchMedia("(prefers-color-scheme: dark)").matches
-  ? ["#6ea8fe", "#ffa15c", "#63c784", "#bf93f2", "#f27fa9", "#4fc7d6", "#d4b062", "#9aa7ba"]
-  : ["#2467c9", "#dd6b20", "#2b8a4b", "#8a4fc7", "#c2326a", "#0f8b9a", "#8d6a1f", "#5f6b7c"];
 const STATES = { Completed: "good", Failed: "bad", Lost: "bad", InProgress: "go", Stopping: "warn", Stopped: "warn" };
 const ROW = 38; // pixels, as in style.css
 const main = document.getElementById("main");
@@ -54,19 +51,6 @@ function askForToken(message) {
 
 // --- elements ----------------------------------------------------------------------------------------------------------
 
-function make(name, attributes, ...inside) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes || {})) if (value !== null && value !== false) element.setAttribute(key, value);
-  element.append(...inside.filter(one => one !== null && one !== undefined));
-  return element;
-}
-
-function button(text, act, kind) {
-  const made = make("button", { type: "button", class: kind || null }, text);
-  made.addEventListener("click", act);
-  return made;
-}
-
 function table(rows, head) {
   const body = rows.map(row => make("tr", {}, ...row.map(cell => make("td", {}, cell instanceof Node ? cell : String(cell)))));
   return make("table", {}, head ? make("thead", {}, make("tr", {}, ...head.map(one => make("th", {}, one)))) : null, make("tbody", {}, ...body));
@@ -75,22 +59,7 @@ function table(rows, head) {
 const pill = state => make("span", { class: "state " + (STATES[state] || "warn") }, state);
 const card = (title, ...inside) => make("div", { class: "card" }, title ? make("h2", {}, title) : null, ...inside);
 
-// --- numbers as people read them ---------------------------------------------------------------------------------------
-
-function short(value) {
-  if (typeof value !== "number") return String(value);
-  const size = Math.abs(value);
-  if (size && (size >= 1e6 || size < 1e-4)) return value.toExponential(2).replace("e+", "e");
-  return String(Number(value.toPrecision(4)));
-}
-
-function lasting(seconds) {
-  if (!(seconds >= 0)) return "";
-  if (seconds < 60) return Math.round(seconds) + " s";
-  const minutes = Math.floor(seconds / 60);
-  return minutes < 60 ? minutes + " min " + String(Math.floor(seconds % 60)).padStart(2, "0") + " s"
-    : minutes < 2880 ? Math.floor(minutes / 60) + " h " + String(minutes % 60).padStart(2, "0") + " min" : Math.floor(minutes / 1440) + " d";
-}
+// --- times and sizes as people read them -------------------------------------------------------------------------------
 
 function ago(time) {
   if (!time) return "";
@@ -134,7 +103,7 @@ function repeat(act) {
 
 const runs = { version: 0, had: "", columns: [], rows: new Map(), problem: "" };
 const chosen = new Set();
-const look = { filter: "", state: "", sort: "-started", columns: "" }; // what the address holds
+const look = { filter: "", state: "", sort: "-started", columns: "", group: "" }; // what the address holds
 
 function lookOf(query) {
   const given = new URLSearchParams(query);
@@ -183,18 +152,24 @@ function showList() {
   overlay.id = "overlay";
   const columns = button("Columns …", () => chooseColumns(names => { look.columns = names; keepLook(); read().catch(trouble); }));
   columns.id = "columns";
-  const count = make("span", { class: "soft", id: "count" });
+  const groups = make("select", { id: "group", "aria-label": "group by" });
+  groups.addEventListener("change", () => { look.group = groups.value; keepLook(); list.scrollTop = 0; draw(); });
+  const count = make("span", { class: "soft", id: "count", role: "status" });
   const wrong = make("span", { class: "bad", id: "wrong", role: "status" });
   const head = make("div", { class: "row head" }), space = make("div");
   const list = make("div", { class: "rows", id: "rows", tabindex: "0" }, space);
-  main.replaceChildren(make("div", { class: "bar" }, words, states, columns, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
+  main.replaceChildren(make("div", { class: "bar" }, words, states, columns, groups, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
   let rows = [], fit = null, refused = "", asked = 0;
 
   function heads() {
     const sizes = runs.columns.map(([name, kind]) => name === "name" ? "minmax(180px, 2fr)" : kind === "tags" || kind === "text" && name !== "state" ? "minmax(90px, 1fr)" : "minmax(100px, .6fr)");
     list.parentElement.style.setProperty("--columns", "34px " + sizes.join(" "));
     list.parentElement.style.setProperty("--wide", 34 + 130 * runs.columns.length + "px");
-    head.replaceChildren(make("span"), ...runs.columns.map(([name]) => {
+    groups.replaceChildren(make("option", { value: "" }, "not grouped"), ...runs.columns.filter(([name]) => name !== "name").map(([name]) => make("option", { value: name }, "by " + called(name))));
+    groups.value = runs.columns.some(([name]) => name === look.group) ? look.group : "";
+    const all = make("input", { type: "checkbox", id: "all", "aria-label": "choose the first 100 that are shown" });
+    all.addEventListener("change", () => { choose(rows.flatMap(row => row.members || [row]).slice(0, 100), all.checked); window_(); });
+    head.replaceChildren(all, ...runs.columns.map(([name]) => {
       const down = look.sort === "-" + name, mark = down ? " ▾" : look.sort === name ? " ▴" : "";
       const sorter = button(called(name) + mark, () => { look.sort = look.sort === name ? "-" + name : look.sort === "-" + name ? name : name === "started" ? "-" + name : name; keepLook(); heads(); draw(); });
       sorter.dataset.sort = name;
@@ -205,8 +180,10 @@ function showList() {
   function draw() {
     const by = look.sort.replace(/^-/, ""), down = look.sort !== by, at = runs.columns.findIndex(([name]) => name === by);
     rows = [...runs.rows.values()].filter(row => (!look.state || row.state === look.state) && (!fit || fit.has(row.key)));
+    const groupedBy = runs.columns.findIndex(([name]) => name === look.group), fitting = rows.length;
+    if (groupedBy >= 0) rows = groupsOf(rows, runs.columns, groupedBy);
     if (at >= 0) rows.sort((a, b) => { const x = a.values[at], y = b.values[at]; return x === null || y === null ? (x === null) - (y === null) : ordered(x, y) * (down ? -1 : 1); });
-    count.textContent = rows.length === runs.rows.size ? rows.length + " runs" : rows.length + " of " + runs.rows.size + " runs";
+    count.textContent = (fitting === runs.rows.size ? fitting + " runs" : fitting + " of " + runs.rows.size + " runs") + (groupedBy >= 0 ? " in " + rows.length + (rows.length === 1 ? " group" : " groups") : "");
     wrong.textContent = refused || runs.problem;
     space.style.height = rows.length * ROW + "px";
     marked();
@@ -229,11 +206,17 @@ function showList() {
     space.replaceChildren(...drawn);
   }
 
-  function rowOf(row) {
-    const box = make("input", { type: "checkbox", "aria-label": "choose " + row.name + " for an overlay" });
-    box.checked = chosen.has(row.key);
-    box.addEventListener("change", () => { if (box.checked) chosen.add(row.key); else chosen.delete(row.key); marked(); });
-    return make("div", { class: "row", "data-key": row.key, title: row.phase }, box, ...runs.columns.map((column, at) => cell(row, column, row.values[at])));
+  function choose(some, on) {
+    for (const row of some) if (on) chosen.add(row.key); else chosen.delete(row.key);
+    marked();
+  }
+
+  function rowOf(row) { // of a run, or of a group of them
+    const members = row.members || [row], box = make("input", { type: "checkbox", "aria-label": "choose " + (row.members ? "these " + members.length + " runs" : row.name) + " for an overlay" });
+    box.checked = members.every(one => chosen.has(one.key));
+    box.addEventListener("change", () => choose(members, box.checked));
+    const told = (column, at) => row.members ? groupCell(row, column, at, value => column[0] === "state" ? pill(value) : cell({}, column, value)) : cell(row, column, row.values[at]);
+    return make("div", { class: "row", "data-key": row.key, title: row.phase }, box, ...runs.columns.map(told));
   }
 
   async function filter() { // by the server, which has the language; of two questions the later one counts
@@ -302,195 +285,6 @@ function where(text) {
   document.title = (text ? text + " · " : "") + "trainshed";
 }
 
-// --- charts ------------------------------------------------------------------------------------------------------------
-
-const options = { log: false, smooth: true, axis: "", find: "" };
-
-function keepFind() {
-  history.replaceState(null, "", location.hash.split("?")[0] + (options.find ? "?" + new URLSearchParams({ find: options.find }) : ""));
-}
-
-function smoothed(values) { // of what came before and what comes after, as in the report
-  const keep = Math.exp(-1 / Math.max(2, values.length / 60));
-  function pass(list) {
-    let mean = 0, weight = 0;
-    return list.map(value => {
-      if (value === null || value === undefined) return value;
-      mean = keep * mean + (1 - keep) * value;
-      weight = keep * weight + 1 - keep;
-      return mean / weight;
-    });
-  }
-  const back = pass(values.slice().reverse()).reverse();
-  return pass(values).map((value, at) => value === null || value === undefined ? value : (value + back[at]) / 2);
-}
-
-class Charts {
-  constructor(path, more, plain) { // plain: of a machine, over time, from 0 on
-    this.path = path; this.more = more || {}; this.held = new Map(); this.known = {}; this.seen = new Set();
-    this.look = plain ? { log: false, smooth: false, axis: "time", plain } : options;
-    this.grid = make("div", { class: plain ? "charts" : null });
-    this.note = make("p", { class: "soft" });
-    const help = make("span", { class: "soft" }, "drag to look closer, double-click to look at all");
-    if (plain) { this.element = make("div", {}, make("div", { class: "bar" }, help), this.grid, this.note); return; }
-    this.watch = new IntersectionObserver(entries => {
-      for (const { target, isIntersecting } of entries) this.seen[isIntersecting ? "add" : "delete"](target.dataset.chart);
-      clearTimeout(this.soon);
-      this.soon = setTimeout(() => { if (this.element.isConnected) this.read().catch(trouble); }, 30);
-    }, { rootMargin: "300px" });
-    this.find = make("input", { type: "search", id: "find-chart", placeholder: "regular expression: loss|^grad/", "aria-label": "which metrics" });
-    this.find.value = options.find;
-    this.find.addEventListener("input", () => { options.find = this.find.value; keepFind(); this.arrange(); });
-    this.count = make("span", { class: "soft", id: "charts-count" });
-    const box = (name, text) => {
-      const input = make("input", { type: "checkbox", id: "with-" + name });
-      input.checked = options[name];
-      input.addEventListener("change", () => { options[name] = input.checked; for (const one of this.held.values()) one.draw(); });
-      return make("label", { class: "box" }, input, text);
-    };
-    const axis = make("select", { id: "axis", "aria-label": "axis" });
-    for (const [value, text] of [["", "steps, epochs or time"], ["step", "steps"], ["epoch", "epochs"], ["time", "time"]]) axis.append(make("option", { value }, text));
-    axis.value = options.axis;
-    axis.addEventListener("change", () => { options.axis = axis.value; this.known = {}; this.read(); });
-    this.element = make("div", {}, make("div", { class: "bar" }, this.find, this.count, box("log", "logarithmic"), box("smooth", "smoothed"), axis, help), this.grid, this.note);
-  }
-
-  ask(asked) { return ask(this.path, { ...this.more, axis: this.look.axis, parts: 300, ...asked }); }
-
-  async read() {
-    const told = await this.ask({ known: this.known, ...(this.watch ? { seen: [...this.seen] } : {}) });
-    const titles = told.titles.join("\n");
-    for (const title of told.titles) if (!this.held.has(title)) this.held.set(title, new Chart(this, title));
-    this.titles = told.titles;
-    if (titles !== this.arranged) { this.arranged = titles; this.arrange(); }
-    for (const chart of told.charts) { // when all have their places, and so their widths
-      this.known[chart.title] = chart.count;
-      this.held.get(chart.title).take(chart);
-    }
-    this.note.textContent = !told.titles.length ? (told.whole ? (this.look.plain ? "nothing has been measured yet" : "no metrics") : "reading …") : told.whole ? "" : "reading older values …";
-    return told;
-  }
-
-  arrange() { // by the part of their names before the first slash; each is drawn when it is seen
-    if (this.look.plain) { this.grid.replaceChildren(...this.titles.map(title => this.held.get(title).element)); return; }
-    let fits = () => true;
-    try { const wanted = new RegExp(options.find, "i"); fits = title => wanted.test(title); this.count.className = "soft"; }
-    catch (error) { this.count.className = "bad"; this.count.textContent = "not a regular expression: " + error.message.replace(/^.*: /, ""); return; }
-    const groups = new Map(), shown = (this.titles || []).filter(fits);
-    for (const title of shown) {
-      const group = title.includes("/") ? title.slice(0, title.indexOf("/")) : "";
-      groups.set(group, [...(groups.get(group) || []), title]);
-    }
-    this.count.textContent = shown.length === (this.titles || []).length ? shown.length + " charts" : shown.length + " of " + this.titles.length + " charts";
-    const folded = new Set([...this.grid.querySelectorAll("details:not([open])")].map(one => one.dataset.group));
-    this.grid.replaceChildren(...[...groups].map(([group, titles]) => {
-      const grid = make("div", { class: "charts" }, ...titles.map(title => this.held.get(title).element));
-      return groups.size < 2 ? grid : make("details", { open: !folded.has(group) && "", "data-group": group }, make("summary", {}, (group || "others") + " (" + titles.length + ")"), grid);
-    }));
-    for (const title of shown) { this.watch.unobserve(this.held.get(title).element); this.watch.observe(this.held.get(title).element); }
-  }
-}
-
-class Chart {
-  constructor(owner, title) {
-    this.owner = owner; this.title = title; this.plot = null; this.zoomed = false;
-    this.legend = make("div", { class: "legend" });
-    this.place = make("div", { class: owner.look.plain ? "place" : "place later" });
-    this.element = make("div", { class: "card", "data-chart": title }, make("h3", {}, title), this.legend, this.place);
-    new ResizeObserver(() => { if (this.plot && Math.abs(this.width() - this.plot.width) > 3) this.draw(); }).observe(this.element);
-  }
-
-  take(chart) {
-    this.place.className = "place";
-    this.chart = chart;
-    if (!this.zoomed) this.draw();
-  }
-
-  width() { return Math.max(240, this.place.clientWidth || 420); }
-
-  data() {
-    const lines = this.chart.lines.filter(line => line.x.length);
-    const tables = [], { log, smooth: smoothing } = this.owner.look;
-    this.series = [];
-    lines.forEach((line, number) => {
-      const colour = COLOURS[number % COLOURS.length], smooth = smoothing && line.y.length >= 50;
-      const y = log ? line.y.map(value => value > 0 ? value : null) : line.y;
-      tables.push([line.x, y]);
-      const points = { show: line.y.length <= 24, size: 5 };
-      this.series.push({ label: line.name, stroke: smooth ? colour + "50" : colour, width: smooth ? 1 : 1.6, points });
-      if (smooth) {
-        tables.push([line.x, smoothed(y)]);
-        this.series.push({ label: line.name + ", smoothed", stroke: colour, width: 1.8, points: { show: false } });
-      }
-    });
-    return tables.length ? uPlot.join(tables.map(unique)) : [[]];
-  }
-
-  draw() {
-    const style = getComputedStyle(document.documentElement), ink = style.getPropertyValue("--soft"), grid = style.getPropertyValue("--grid");
-    const data = this.data();
-    this.words();
-    if (this.plot) this.plot.destroy();
-    const time = this.chart.axis === "time";
-    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "11px system-ui, sans-serif" };
-    this.plot = new uPlot({
-      width: this.width(), height: 230, legend: { show: false }, cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
-      scales: { x: { time: false }, y: this.upright() },
-      axes: [{ ...axis, label: this.chart.axis, labelSize: 16, labelFont: axis.font, size: 34, values: (_, marks) => marks.map(mark => time ? lasting(mark) : short(mark)) },
-        { ...axis, size: 58, values: (_, marks) => marks.map(mark => mark === null ? "" : short(mark)) }],
-      series: [{}, ...this.series],
-      hooks: { setSelect: [plot => this.zoom(plot)], setCursor: [plot => this.words(plot)] },
-    }, data, this.place);
-    this.plot.over.addEventListener("dblclick", () => { this.zoomed = false; this.owner.known[this.title] = -1; this.owner.read().catch(trouble); });
-  }
-
-  upright() { // the axis of the values
-    if (!this.owner.look.plain) return { distr: this.owner.look.log ? 3 : 1 };
-    return { range: (_, low, high) => [0, this.chart.most || Math.max(high * 1.05, 1e-6)] };
-  }
-
-  async zoom(plot) {
-    if (plot.select.width < 6) return;
-    const low = plot.posToVal(plot.select.left, "x"), high = plot.posToVal(plot.select.left + plot.select.width, "x");
-    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-    try {
-      const told = await this.owner.ask({ title: this.title, low, high, parts: 600 });
-      if (!told.charts.length) return;
-      this.zoomed = true;
-      this.chart = told.charts[0];
-      this.draw();
-      this.plot.setScale("x", { min: low, max: high });
-    } catch (error) { trouble(error); }
-  }
-
-  words(plot) { // the legend: the last values, or those below the pointer
-    const at = plot && plot.cursor.idx !== null && plot.cursor.idx !== undefined ? plot.cursor.idx : null;
-    const chips = this.chart.lines.map((line, number) => {
-      let value = line.last;
-      if (at !== null) {
-        const column = this.series.findIndex(one => one.label === line.name) + 1;
-        const found = column > 0 ? plot.data[column][at] : undefined;
-        if (found !== undefined && found !== null) value = found;
-      }
-      const odd = {};
-      for (const [, kind, count] of line.odd) odd[kind] = (odd[kind] || 0) + count;
-      const said = Object.entries(odd).map(([kind, count]) => count + " " + kind).join(", ");
-      const swatch = make("i");
-      swatch.style.background = COLOURS[number % COLOURS.length];
-      return make("span", {}, swatch, line.name + " ", make("b", {}, short(value)), said ? make("span", { class: "bad" }, "▼ " + said) : null);
-    });
-    if (at !== null) chips.unshift(make("span", {}, this.chart.axis + " " + short(plot.data[0][at])));
-    if (this.chart.once.length) chips.push(make("span", {}, "once: " + this.chart.once.join(", ")));
-    this.legend.replaceChildren(...chips);
-  }
-}
-
-function unique([x, y]) { // a column of a table has each place once: of two values at one place, the second moves by a hair
-  const places = x.slice();
-  for (let at = 1; at < places.length; at++) if (places[at] <= places[at - 1]) places[at] = places[at - 1] + Math.max(1e-9, Math.abs(places[at - 1]) * 1e-12);
-  return [places, y];
-}
-
 // --- one run -----------------------------------------------------------------------------------------------------------
 
 async function showRun(key, tab, query) {
@@ -498,9 +292,8 @@ async function showRun(key, tab, query) {
   let told;
   try { told = await ask(path); } catch (error) { trouble(error); if (error.status !== 401) main.replaceChildren(card("", make("p", {}, error.message))); return; }
   const view = shown;
-  options.find = new URLSearchParams(query).get("find") || "";
   const top = make("div", { class: "card" });
-  const tabs = make("nav", { class: "tabs" });
+  const tabs = make("nav", { class: "tabs", "aria-label": "parts of the run" });
   for (const name of ["curves", "machine", "logs", "files", "settings"]) tabs.append(make("a", { href: "#/run/" + key + "/" + name, class: name === tab ? "on" : null }, name));
   const fail = make("div");
   const body = make("div");
@@ -554,23 +347,26 @@ async function showRun(key, tab, query) {
   else if (tab === "machine") machine(body, path + "/machine", () => told.run.state === "InProgress");
   else if (tab === "files") files(body, path, key);
   else if (tab === "settings") settings(body, told);
-  else curves(body, path + "/charts", () => told.run.state === "InProgress");
+  else curves(body, path + "/charts", () => told.run.state === "InProgress", query);
 }
 
-function curves(body, path, going, more) {
-  const charts = new Charts(path, more);
+function curves(body, path, going, query) {
+  const charts = new Curves(asked => ask(path, asked), { look: lookAt(query), keep: look => keepQuery(queryOf(look)), trouble });
   body.replaceChildren(charts.element);
   repeat(async () => {
     const answer = await charts.read();
     return !answer.whole ? 50 : going() ? 1500 : 8000;
   });
-  return charts;
+}
+
+function keepQuery(query) { // what is after the address of this view
+  history.replaceState(null, "", location.hash.split("?")[0] + (query.size ? "?" + query : ""));
 }
 
 // --- where a step's time goes, and the machines ------------------------------------------------------------------------
 
 function machine(body, path, going) {
-  const charts = new Charts(path, {}, true), steps = make("div");
+  const charts = new Curves(asked => ask(path, asked), { plain: true, trouble }), steps = make("div");
   body.replaceChildren(steps, charts.element);
   repeat(async () => {
     const answer = await charts.read();
@@ -581,57 +377,27 @@ function machine(body, path, going) {
 
 function meanSteps(verdict, ranks) { // a bar for the mean step of each rank, as long as it takes
   if (!ranks.length) return [];
-  const most = Math.max(...ranks.map(([, length]) => length)), colours = {};
-  const bars = ranks.map(([name, length, parts]) => {
-    const spans = [];
+  const names = [...new Set(ranks.flatMap(([, , parts]) => parts.map(([phase]) => phase)))];
+  const rows = ranks.map(([name, length, parts]) => {
     let at = 0;
-    for (const [phase, spent] of parts) {
-      if (!(phase in colours)) colours[phase] = COLOURS[Object.keys(colours).length % COLOURS.length];
-      spans.push([1000 * at / most, 1000 * spent / most, colours[phase], phase + ": " + short(spent) + " ms of a step, " + Math.round(100 * spent / length) + " %"]);
-      at += spent;
-    }
-    return [name, short(length) + " ms", bar(spans)];
+    return { name, spans: parts.map(([phase, spent]) => [at, at += spent, paint(names.indexOf(phase)), Math.round(100 * spent / length) + " %", phase + ": " + short(spent) + " ms of a step"]) };
   });
-  const chips = Object.entries(colours).map(([phase, colour]) => chip(colour, phase));
-  const found = make("div", { class: "card", id: "steps" }, make("h2", {}, "Where the time of a step goes"), verdict ? make("b", {}, verdict) : null,
-    make("div", { class: "legend" }, ...chips), make("table", { class: "steps" }, make("tbody", {}, ...bars.map(cells => make("tr", {}, ...cells.map(one => make("td", {}, one)))))));
-  return [found];
+  return [make("div", { class: "card", id: "steps" }, make("h2", {}, "Where the time of a step goes"), verdict ? make("b", {}, verdict) : null,
+    hues(names.map((name, at) => [paint(at), name])), figure({ kind: "bars", rows, unit: " ms", title: "milliseconds of a step" }).element)];
 }
 
-function chip(colour, ...words) {
-  const swatch = make("i", { class: "swatch" });
-  swatch.style.background = colour;
-  return make("span", {}, swatch, ...words);
-}
-
-function bar(spans) { // [left, width, colour, words] in thousandths of it
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("viewBox", "0 0 1000 24");
-  for (const [left, width, colour, words] of spans) {
-    const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-    for (const [key, value] of Object.entries({ x: left, width: Math.max(1, width), y: 0, height: 24, fill: colour })) rect.setAttribute(key, value);
-    const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
-    title.textContent = words;
-    rect.append(title);
-    svg.append(rect);
-  }
-  return svg;
+function hues(entries) { // what the colours of bars mean: [class, name, more]
+  return make("div", { class: "legend" }, ...entries.map(([hue, name, more]) => make("span", { class: "chip" }, make("i", { class: hue }), name, more ? make("b", {}, more) : null)));
 }
 
 function phases(list) {
-  const known = list.filter(one => one.start && one.end > one.start || one.start && !one.end);
+  const known = list.filter(one => one.start && (!one.end || one.end > one.start));
   if (!known.length) return null;
-  const colours = {}, end = Math.max(...known.map(one => one.end || Date.now() / 1000)), start = known[0].start;
-  const chips = [], spans = [];
-  for (const one of known) {
-    const name = one.name, stop = one.end || end;
-    if (!(name in colours)) colours[name] = { Training: COLOURS[0], Interrupted: COLOURS[4], Failed: COLOURS[4] }[name] || COLOURS[(Object.keys(colours).length + 5) % 8];
-    const left = 1000 * (one.start - start) / (end - start || 1), width = 1000 * (stop - one.start) / (end - start || 1);
-    spans.push([left, width, colours[name], name + ": " + lasting(stop - one.start) + (one.said ? "\n" + one.said : "")]);
-    chips.push(chip(colours[name], name + " ", make("b", {}, lasting(stop - one.start))));
-  }
-  return make("div", {}, make("div", { class: "phases" }, bar(spans)), make("div", { class: "legend" }, ...chips));
+  const start = known[0].start, now = Math.max(...known.map(one => one.end || Date.now() / 1000)), names = [...new Set(known.map(one => one.name))];
+  const hue = name => ({ Training: "k0", Interrupted: "k4", Failed: "k4" }[name] || paint(5 + names.indexOf(name)));
+  const spans = known.map(one => [one.start - start, (one.end || now) - start, hue(one.name), one.name, one.name + ": " + lasting((one.end || now) - one.start) + (one.said ? ", " + one.said : "")]);
+  const spent = name => known.filter(one => one.name === name).reduce((sum, one) => sum + (one.end || now) - one.start, 0);
+  return make("div", {}, figure({ kind: "bars", rows: [{ name: "phases", spans }], seconds: true, title: "phases" }).element, hues(names.map(name => [hue(name), name, lasting(spent(name))])));
 }
 
 async function clone(path, act) {
@@ -818,19 +584,14 @@ async function files(body, path, key) {
 
 // --- several runs over one another --------------------------------------------------------------------------------------
 
-function showOverlay(keys, query) {
-  options.find = new URLSearchParams(query).get("find") || "";
+async function showOverlay(runs, query) {
   where("overlay");
-  const names = make("div", { class: "legend", id: "overlaid" });
-  const body = make("div");
-  main.replaceChildren(card("Runs over one another", names), body);
-  const charts = curves(body, "/api/overlay", () => true, { runs: keys });
-  const read = charts.read.bind(charts);
-  charts.read = async () => {
-    const told = await read();
-    names.replaceChildren(...told.runs.map(([key, name]) => make("span", {}, make("a", { href: "#/run/" + key }, name))));
-    return told;
-  };
+  const view = shown, told = await ask("/api/together", { runs }).catch(trouble);
+  if (!told || view !== shown) return;
+  if (!told.runs.length) { main.replaceChildren(card("", make("p", {}, "these runs are not here (any more)"))); return; }
+  const many = new Many(told, asked => ask("/api/overlay", { ...asked, runs }), { query, keep: keepQuery, trouble, link: key => "#/run/" + key });
+  main.replaceChildren(many.element);
+  repeat(async () => (await many.read()) || 3000);
 }
 
 // --- which view --------------------------------------------------------------------------------------------------------
