@@ -153,6 +153,13 @@ def status(folder: StepsFolder, *, as_json: bool) -> int:
 
 
 def stop(folder: StepsFolder, environ: Mapping[str, str], say: Say, *, kill: bool) -> int:
+    """Stops a pipeline and prints how it stands; returns the exit status. Raises TrainshedError."""
+    end(folder, environ, say, kill=kill)
+    print(table(standing(folder)), end="")
+    return EXIT_SUCCESS
+
+
+def end(folder: StepsFolder, environ: Mapping[str, str], say: Say, *, kill: bool) -> None:
     """Asks the command that runs a pipeline to end, and with it its runs; where it was killed, stops those.
 
     Raises:
@@ -174,5 +181,3 @@ def stop(folder: StepsFolder, environ: Mapping[str, str], say: Say, *, kill: boo
         if now.can_be_stopped:
             folder.save(replace(state, paused=True))
             stop_run(now.run, environ, say, kill=kill)
-    print(table(standing(folder)), end="")
-    return EXIT_SUCCESS
