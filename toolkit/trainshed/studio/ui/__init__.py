@@ -2,5 +2,6 @@
 
 guard      says who may ask; connection: how long a connection may say nothing
 catalog    which runs there are; plots, measured, logbook, browse, details: what is told of one; actions: what buttons do
+views/     further pages; offline: a copy without a server; labelling: tags and notes
 static/    the page, with uPlot
 """

@@ -1,4 +1,4 @@
-"""Who may ask: whoever has the token, from a page of ours, under a name of this machine.
+"""Who may ask: whoever has a token, from a page of ours, under a name of this machine or of the proxy before it.
 
 The token is in the part of the address that browsers send nowhere (`#token=...`); the page keeps it and sends it in a
 header, so no other site's page can ask in the person's name (there is no cookie), and no other server here gets it.
@@ -10,11 +10,12 @@ from __future__ import annotations
 import hmac
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
+
+from trainshed.base.record import Record
 
 from .connection import mark_as_proven
 
@@ -35,16 +36,48 @@ _HEADERS = {
 }
 
 
+class Entry(Record):
+    """Who gets in.
+
+    token: of who may act, "" for nobody. looks: of who may only look, "" for nobody.
+    behind: the address under which a reverse proxy shows the page, "" for none.
+    """
+
+    token: str = ""
+    looks: str = ""
+    behind: str = ""
+
+    def acts(self, given: str) -> bool | None:
+        """Whether a token lets act; None where it lets nobody in."""
+        found = {acts: hmac.compare_digest(given.encode(), one.encode()) for acts, one in self._tokens() if one}
+        return next((acts for acts, good in found.items() if good), None)
+
+    def _tokens(self) -> tuple[tuple[bool, str], ...]:
+        return (True, self.token), (False, self.looks)
+
+    def knows(self, host: str) -> bool:
+        """Whether a `Host` is this machine's, or the proxy's."""
+        return host_name(host) in NAMES or (bool(host) and host == self._origin.partition("://")[2])
+
+    def is_own(self, origin: str, host: str) -> bool:
+        """Whether an `Origin` is that of a page of ours."""
+        return origin.partition("://")[2] == host or (bool(origin) and origin == self._origin)
+
+    @property
+    def _origin(self) -> str:
+        return "/".join(self.behind.split("/", 3)[:3])
+
+
 class Guard:
     """ASGI middleware around the whole application.
 
     Args:
-        token: what `Authorization: Bearer ...` must hold for everything below /api.
+        entry: what `Authorization: Bearer ...` must hold for everything below /api.
     """
 
-    def __init__(self, app: Any, token: str) -> None:
+    def __init__(self, app: Any, entry: Entry) -> None:
         self._app = app
-        self._token = token.encode()
+        self._entry = entry
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One request."""
@@ -72,18 +105,20 @@ class Guard:
         """(status, why) of a request that is not served, (0, "") for one that is."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if len(headers.getlist("host")) != 1 or host_name(host) not in NAMES:
+        if len(headers.getlist("host")) != 1 or not self._entry.knows(host):
             return 421, "this address is not one of this server's: use http://127.0.0.1 or http://localhost"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and not self._entry.is_own(origin, host):
             return 403, "a page of another site may not ask"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "a page of another site may not ask"
         if scope["path"].startswith("/api/"):
             kind, _, given = headers.get("authorization", "").partition(" ")
-            if kind != "Bearer" or not hmac.compare_digest(given.encode(), self._token):
+            acts = self._entry.acts(given) if kind == "Bearer" else None
+            if acts is None:
                 return 401, "the token is missing or wrong: use the address that `trainshed ui` printed"
             mark_as_proven(scope)
+            scope["state"]["acts"] = acts
         if scope["method"] not in ("GET", "HEAD"):
             if headers.get("content-type", "").partition(";")[0] != "application/json":
                 return 415, "requests hold JSON"

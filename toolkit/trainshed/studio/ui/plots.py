@@ -138,6 +138,20 @@ def drawn_line(name: str, xs: Sequence[float], values: Sequence[float], window: 
     }
 
 
+def one_chart(told: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """A chart of what is not a run's metrics, in the form of `Plots.charts`.
+
+    Args:
+        told: `title`, `axis`, the places `x`, and `lines` with a value at each place, by their names.
+    """
+    title, xs, known = told["title"], told["x"], asked.get("known")
+    if not xs or (isinstance(known, dict) and known.get(title) == len(xs)):
+        return {"charts": [], "titles": [title] if xs else [], "whole": True}
+    lines = [drawn_line(name, xs, values, window_of(asked)) for name, values in told["lines"].items()]
+    chart = {"title": title, "axis": told["axis"], "lines": lines, "count": len(xs), "once": []}
+    return {"charts": [chart], "titles": [title], "whole": True}
+
+
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0 else None
 
