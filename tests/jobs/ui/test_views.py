@@ -78,6 +78,11 @@ def link(page: Page, words: str) -> str:
     return found[-1]
 
 
+def write(page: Page, field: str, words: str) -> None:
+    """Writes into a field, which may be drawn anew at any moment."""
+    page.see(field, lambda one: one.send_keys(words) or True)
+
+
 def findings(browser: Any) -> list[Any]:
     """What axe-core finds on the page, from moderate on."""
     spec = importlib.util.find_spec("axe_core_python")
@@ -152,12 +157,12 @@ def test_tags_notes_and_removal(site: Site, project: Project, browser: Any) -> N
     page = Page(browser)
     browser.get(site.address)
     page.click(".rows a", "one")
-    page.see("#new-tag").send_keys("stage=final\n")
+    write(page, "#new-tag", "stage=final\n")
     page.see(".tag", lambda tag: "stage=final" in tag.text)
     page.click(".tag button")
-    page.see("#new-note").send_keys("the best one\n")
+    write(page, "#new-note", "the best one\n")
     page.see("#labels p", lambda note: "the best one" in note.text)
-    page.see("#new-tag").send_keys("-bad tag-\n")
+    write(page, "#new-tag", "-bad tag-\n")
     page.see("#trouble", lambda told: "is not a valid tag" in told.text)
     said = project.command("tag", "one", XDG_STATE_HOME=str(project.folder.parent / "state"))
     assert said.stdout == "one: stage=final\n"
@@ -297,7 +302,7 @@ def test_behind_a_proxy_others_look_and_do_nothing(
     browser.get("about:blank")
     browser.get(own.split()[-1])
     page.click(".rows a", "one")
-    page.see("#new-note").send_keys("seen\n")
+    write(page, "#new-note", "seen\n")
     page.see("#labels p", lambda note: "seen" in note.text)
     end(process)
 

@@ -182,6 +182,8 @@ def _page(aside: str) -> None:
 
 def _refuse_other(target: str) -> None:
     """Raises TrainshedError where the folder holds what no copy of ours holds."""
+    if os.path.islink(target):
+        raise TrainshedError(f"{target} is a link", hint="name the folder itself")
     try:
         held = {*os.listdir(target)}
     except FileNotFoundError:

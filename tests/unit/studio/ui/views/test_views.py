@@ -75,7 +75,7 @@ def test_a_copy_tells_of_what_belongs_to_its_runs_alone(tmp_path: Path) -> None:
     part_of_it = shown(tmp_path, [a])
     assert [one for one in part_of_it.addresses() if one[0] == "pipelines"] == [("pipelines", "")]
     assert part_of_it.get("lineage", b) is None and part_of_it.get("storage", "") == {
-        "title": "Storage", "state": "", "facts": [], "parts": [], "live": True,
+        "title": "Storage", "state": "", "facts": [], "parts": [],
     }  # fmt: skip
 
 

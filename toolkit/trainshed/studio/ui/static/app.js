@@ -262,7 +262,7 @@ function showList() {
     for (const row of news.rows) runs.rows.set(row.key, row);
     for (const key of news.gone) { runs.rows.delete(key); chosen.delete(key); }
     if (anew || !head.childElementCount) heads();
-    if (news.rows.length || news.gone.length || !rows.length) { if (look.filter.trim()) await filter(); else draw(); }
+    if (anew || news.rows.length || news.gone.length || !rows.length) { if (look.filter.trim()) await filter(); else draw(); }
   }
 
   let typing = 0;

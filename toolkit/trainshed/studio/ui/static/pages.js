@@ -141,7 +141,7 @@ class Labels {
 
   take(run, may) {
     const text = JSON.stringify([run.tags, run.notes, may]);
-    if (text === this.text) return;
+    if (text === this.text || [...this.element.querySelectorAll("input")].some(field => field.value)) return; // somebody is writing
     this.text = text;
     const tags = Object.entries(run.tags).map(([name, value]) => make("span", { class: "tag" }, value ? name + "=" + value : name,
       may ? this.button("×", "take the tag " + name + " away", { words: ["-" + name] }) : null));
@@ -159,7 +159,12 @@ class Labels {
 
   field(id, words, body) {
     const made = make("input", { id, placeholder: words + ", then Enter", "aria-label": words, autocomplete: "off" });
-    made.addEventListener("keydown", async event => { if (event.key === "Enter" && made.value.trim() && await this.send(body(made.value.trim()))) { made.value = ""; } });
+    made.addEventListener("keydown", async event => {
+      const text = made.value.trim();
+      if (event.key !== "Enter" || !text) return;
+      made.value = "";
+      if (!await this.send(body(text)) && !made.value) made.value = text;
+    });
     return made;
   }
 

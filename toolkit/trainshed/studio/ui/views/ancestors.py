@@ -15,7 +15,7 @@ from trainshed.studio.pages.timeline import instant
 
 from .kind import Kind
 from .known import Known
-from .parts import Part, box, graph, link, moment, pill, table, text, view
+from .parts import MOST_ROWS, Part, box, graph, link, moment, pill, table, text, view
 
 ADDRESS = "#/data/"
 KEPT = 10.0  # seconds for which it is not read again what each run notes
@@ -28,6 +28,7 @@ class _Families(Kind):
     def __init__(self, known: Known, environ: Mapping[str, str]) -> None:
         super().__init__(known, environ)
         self._held: tuple[float, Family] | None = None
+        self._words: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def family(self) -> Family:
@@ -85,7 +86,7 @@ class Data(_Families):
     def listed(self) -> Part:
         """A row for each, what most runs have seen first."""
         family = self.family()
-        held = sorted(family.users.items(), key=lambda one: -len(one[1]))
+        held = sorted(family.users.items(), key=lambda one: -len(one[1]))[:MOST_ROWS]
         rows = [(*self._about(family, digest), len(runs)) for digest, runs in held]
         empty = "no data that is known: runs note a fingerprint of each channel"
         return view("Data", [table("", ("digest", "what", "channels", "runs"), rows, empty=empty)])
@@ -118,11 +119,7 @@ class Data(_Families):
     def _about(self, family: Family, digest: str) -> tuple[object, ...]:
         users = family.users[digest]
         channels = {name: None for one in users for name, held in family.links[one].data.items() if digest in held}
-        first = about(family.runs[users[0]], family)["data"]
-        words = [
-            said
-            for held in first.values()
-            for said, one in zip(held["fingerprints"], held["digests"], strict=False)
-            if one == digest
-        ]
-        return (link(digest[:_SHORT], ADDRESS + digest), "; ".join(words[:1]), ", ".join(channels))
+        if digest not in self._words:
+            for held in about(family.runs[users[0]], family)["data"].values():
+                self._words.update(zip(held["digests"], held["fingerprints"], strict=False))
+        return (link(digest[:_SHORT], ADDRESS + digest), self._words.get(digest, ""), ", ".join(channels))

@@ -79,6 +79,11 @@ def pill(state: str) -> Part:
     return {"state": words(state)}
 
 
+def is_live(rows: Iterable[Sequence[object]]) -> bool:
+    """Whether a row says that something goes on."""
+    return any(one == pill("InProgress") for row in rows for one in row)
+
+
 def moment(seconds: float) -> Part | str:
     """A cell with a time, in seconds since the epoch; "" for none."""
     return {"time": seconds} if seconds else ""

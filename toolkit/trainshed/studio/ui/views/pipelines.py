@@ -14,7 +14,7 @@ from trainshed.studio.steps.steps_plan import TUNE
 from . import tunings
 from .batches import batches
 from .kind import End, Kind
-from .parts import Part, box, graph, link, moment, pill, table, view
+from .parts import Part, box, graph, is_live, link, moment, pill, table, view
 
 ADDRESS = "#/pipelines/"
 _STOP = "Its runs are asked to end, too. The same `trainshed steps run` goes on with it."
@@ -32,7 +32,7 @@ class Pipelines(Kind):
         rows = [_row(key, folder) for key, folder in batches(StepsFolder, self.known).items()]
         head = ("pipeline", "state", "steps", "began", "folder")
         empty = "no pipelines: trainshed steps run PIPELINE.yaml starts one"
-        return view("Pipelines", [table("", head, rows, empty=empty)], live=True)
+        return view("Pipelines", [table("", head, rows, empty=empty)], live=is_live(rows))
 
     def one(self, key: str) -> Part | None:
         """One of them."""

@@ -17,7 +17,7 @@ class Stores(Kind):
     def listed(self) -> Part:
         """Both; nothing in a copy, since they are the machine's."""
         parts = [self._pools(), self._cache()] if self.known.whole else []
-        return view("Storage", parts, live=True)
+        return view("Storage", parts)
 
     def _pools(self) -> Part:
         rows = []

@@ -15,7 +15,7 @@ from trainshed.studio.tune.tuning_page import facts, trials_of
 
 from .batches import batches
 from .kind import End, Kind
-from .parts import Part, bars, link, pill, table, view
+from .parts import Part, bars, is_live, link, pill, table, view
 
 ADDRESS = "#/tunings/"
 _STOP = "Its trials are asked to end, too, and keep what they have. `trainshed tune --resume` goes on."
@@ -32,7 +32,9 @@ class Tunings(Kind):
         """A row for each."""
         rows = [_row(key, folder) for key, folder in batches(TuningFolder, self.known).items()]
         head = ("tuning", "state", "objective", "how it stands", "folder")
-        return view("Tunings", [table("", head, rows, empty="no tunings: trainshed tune TUNE.yaml starts one")], live=True)
+        return view(
+            "Tunings", [table("", head, rows, empty="no tunings: trainshed tune TUNE.yaml starts one")], live=is_live(rows)
+        )
 
     def one(self, key: str) -> Part | None:
         """One of them."""
