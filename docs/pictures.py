@@ -76,6 +76,27 @@ for x, y in torch.utils.data.DataLoader(Slow(), batch_size=32):
     loss = torch.nn.functional.cross_entropy(model(x), y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+TUNE = """\
+job: {program: train.py}
+search: {rate: {low: 0.005, high: 0.5}, pause: [0, 0.001]}
+objective: maximize eval_accuracy
+strategy: random
+max_jobs: 12
+"""
+STEPS = """\
+steps:
+  prepare:
+    run: {program: train.py}
+  train:
+    run:
+      program: train.py
+      channels: {model: "${steps.prepare.model}"}
+  good:
+    condition: ${steps.train.metrics.eval_accuracy} >= 0.5
+  keep:
+    when: good
+    register: {model: digits, from: train, stage: champion}
+"""
 
 
 def main() -> int:
@@ -89,10 +110,13 @@ def main() -> int:
     project.mkdir()
     (project / "train.py").write_text(TRAIN)
     (project / "waits.py").write_text(WAITS)
+    (project / "digits-rate.yaml").write_text(TUNE)
+    (project / "digits.yaml").write_text(STEPS)
     environ = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "toolkit"),
         "XDG_STATE_HOME": str(folder / "state"),
+        "TRAINSHED_MODEL_STORE": str(folder / "store"),
         "OMP_NUM_THREADS": "1",
     }
 
@@ -113,6 +137,8 @@ def main() -> int:
                 "--tag",
                 f"rate={rate}",
             )
+        trainshed("tune", "digits-rate.yaml")
+        trainshed("steps", "run", "digits.yaml")
         trainshed("run", "train.py", "--name", "broken", "--hp", "break=1", "--tag", "rate=0.1")
         trainshed("run", "train.py", "--name", "digits-live", "--hp", "pause=0.04", "--tag", "rate=0.1", "--detach")
         waits = ("--name", "waits", "--distribution", "torchrun", "--processes-per-host", "2", "--profile", "auto")
@@ -190,6 +216,15 @@ def pictures(browser: Any, address: str, project: Path) -> None:
     see("#overlay", "4").click()
     see('[data-chart="loss"] canvas')
     take("ui-overlay", 820)
+    for page, name in (("Tunings", "digits-rate"), ("Pipelines", "digits")):
+        see("#pages a", page).click()
+        see("main td a", name).click()
+        see("main td .state")
+        take(f"ui-{page.lower()}", 760)
+    see("main td a", "train").click()
+    see(".tabs a", "lineage").click()
+    see(".graph .marked")
+    take("ui-lineage", 760)
     (report,) = project.glob("runs/broken-*/algo-1/output/data/report.html")
     browser.get(report.as_uri())
     take("report", 1240)
