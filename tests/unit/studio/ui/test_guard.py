@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from support.extras import needs
 from trainshed.base.errors import TrainshedError
 from trainshed.studio.ui import server
-from trainshed.studio.ui.guard import Entry
+
+needs("starlette", "uvicorn")
+
+from trainshed.studio.ui.guard import Entry  # noqa: E402
 
 pytestmark = pytest.mark.safety
 BEHIND = Entry("own", "others", "https://team.example/trainshed/")

@@ -19,6 +19,7 @@ from .parts import MOST_ROWS, Part, box, graph, link, moment, pill, table, text,
 
 ADDRESS = "#/data/"
 KEPT = 10.0  # seconds for which it is not read again what each run notes
+_PART = 50.0  # or so many times as long as that has taken
 _SHORT = 16  # characters of a digest
 
 
@@ -34,9 +35,11 @@ class _Families(Kind):
     def family(self) -> Family:
         """Of all runs that are shown."""
         with self._lock:
-            if self._held is None or time.monotonic() - self._held[0] > KEPT:
+            began = time.monotonic()
+            if self._held is None or began > self._held[0]:
                 found = family_of(map(load, self.known.folders().values()))
-                self._held = (time.monotonic(), found)
+                took = time.monotonic() - began
+                self._held = (began + max(KEPT, _PART * took), found)
             return self._held[1]
 
 
@@ -60,9 +63,9 @@ class Lineage(_Families):
             for place, (_, (name, *more), kind, _) in boxes.items()
         ]
         data = [
-            (channel, link(words, ADDRESS + digest), len(held["also_in"]) + 1)
+            (channel, link(said, _address(said, held["digests"])), len(held["also_in"]) + 1)
             for channel, held in told["data"].items()
-            for words, digest in zip(held["fingerprints"], held["digests"], strict=False)
+            for said in held["fingerprints"]
         ]
         parts = [
             graph("Where it comes from, and what came of it", drawn, edges),
@@ -100,14 +103,8 @@ class Data(_Families):
         rows = []
         for one in family.users[key]:
             run = family.runs[one]
-            rows.append(
-                (
-                    link(run.name, self.known.address(run.folder)),
-                    pill(run.said[0]),
-                    moment(instant(run.status.get("CreationTime")) or 0.0),
-                    run.folder,
-                )
-            )
+            began = moment(instant(run.status.get("CreationTime")) or 0.0)
+            rows.append((link(run.name, self.known.address(run.folder)), pill(run.said[0]), began, run.folder))
         facts = [("what", words), ("channels", channels), ("digest", key)]
         return view(
             key[:_SHORT],
@@ -120,6 +117,12 @@ class Data(_Families):
         users = family.users[digest]
         channels = {name: None for one in users for name, held in family.links[one].data.items() if digest in held}
         if digest not in self._words:
-            for held in about(family.runs[users[0]], family)["data"].values():
-                self._words.update(zip(held["digests"], held["fingerprints"], strict=False))
-        return (link(digest[:_SHORT], ADDRESS + digest), self._words.get(digest, ""), ", ".join(channels))
+            told = about(family.runs[users[0]], family)["data"].values()
+            said = [one for held in told for one in held["fingerprints"] if digest in one]
+            self._words[digest] = said[0] if said else ""
+        return (link(digest[:_SHORT], ADDRESS + digest), self._words[digest], ", ".join(channels))
+
+
+def _address(said: str, digests: list[str]) -> str:
+    """The address of the data of a fingerprint in words, which hold its digest."""
+    return next((ADDRESS + digest for digest in digests if digest in said), "")
