@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,14 +181,19 @@ def with_browser(chromium: str, driver: str, folder: Path, act: Callable[[Any], 
 
 def pictures(browser: Any, address: str, project: Path) -> None:
     """All of them."""
+    from selenium.common.exceptions import StaleElementReferenceException
 
-    def see(selector: str, words: str = "") -> Any:
+    def see(selector: str, words: str = "", act: Callable[[Any], None] = lambda element: None) -> None:
         for _ in range(600):
             for element in browser.find_elements("css selector", selector):
-                if words in element.text:
-                    return element
+                with suppress(StaleElementReferenceException):  # it was drawn anew meanwhile
+                    if words in element.text:
+                        return act(element)
             time.sleep(0.1)
         raise AssertionError(f"{selector} with {words!r} never came")
+
+    def click(selector: str, words: str = "") -> None:
+        see(selector, words, lambda element: element.click())
 
     def take(name: str, height: int = 760) -> None:
         browser.set_window_size(1280, height + 139)  # the window has a frame, also without a screen
@@ -198,13 +204,13 @@ def pictures(browser: Any, address: str, project: Path) -> None:
     browser.get(address)
     see(".rows .row", "digits-live")
     take("ui-list", 420)
-    see(".rows a", "digits-live").click()
+    click(".rows a", "digits-live")
     see('[data-chart="loss"] canvas')
     time.sleep(8)  # some of its curve
     take("ui-run", 820)
     browser.find_element("css selector", ".brand").click()
-    see(".rows a", "waits").click()
-    see(".tabs a", "machine").click()
+    click(".rows a", "waits")
+    click(".tabs a", "machine")
     see("#steps", "input-bound")
     time.sleep(20)  # some of its curves
     take("ui-machine", 1380)
@@ -213,16 +219,16 @@ def pictures(browser: Any, address: str, project: Path) -> None:
     for row in browser.find_elements("css selector", ".rows .row"):
         if "digits-0" in row.text:
             row.find_element("css selector", "input").click()
-    see("#overlay", "4").click()
+    click("#overlay", "4")
     see('[data-chart="loss"] canvas')
     take("ui-overlay", 820)
     for page, name in (("Tunings", "digits-rate"), ("Pipelines", "digits")):
-        see("#pages a", page).click()
-        see("main td a", name).click()
+        click("#pages a", page)
+        click("main td a", name)
         see("main td .state")
         take(f"ui-{page.lower()}", 760)
-    see("main td a", "train").click()
-    see(".tabs a", "lineage").click()
+    click("main td a", "train")
+    click(".tabs a", "lineage")
     see(".graph .marked")
     take("ui-lineage", 760)
     (report,) = project.glob("runs/broken-*/algo-1/output/data/report.html")
