@@ -28,7 +28,8 @@ from .actions import Actions
 from .catalog import Catalog, key_of, said
 from .connection import mark_as_proven
 from .details import details
-from .guard import Entry, Guard
+from .entry import Entry
+from .guard import Guard
 from .labelling import relabelled
 from .measured import Machines
 from .plots import Plots, one_chart

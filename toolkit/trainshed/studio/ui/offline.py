@@ -25,7 +25,7 @@ from trainshed.base.errors import TrainshedError
 from trainshed.base.files import write_atomic
 
 from .app import FILES, STATIC, Site
-from .guard import Entry
+from .entry import Entry
 
 COPY = "offline.js"
 _PARTS = 600  # columns of a chart: it may be looked at more closely, and is not read again

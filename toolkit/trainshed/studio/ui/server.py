@@ -53,7 +53,7 @@ def serve(
 
     from .app import Site
     from .connection import BACKLOG, SECONDS, Connection
-    from .guard import Entry
+    from .entry import Entry
 
     behind = _address(behind)
     entry = Entry("" if read_only else secrets.token_hex(24), secrets.token_hex(24) if read_only or behind else "", behind)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.extras import needs
 from trainshed.base.errors import TrainshedError
 from trainshed.studio.ui import server
-
-needs("starlette", "uvicorn")
-
-from trainshed.studio.ui.guard import Entry  # noqa: E402
+from trainshed.studio.ui.entry import Entry
 
 pytestmark = pytest.mark.safety
 BEHIND = Entry("own", "others", "https://team.example/trainshed/")
