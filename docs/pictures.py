@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,27 @@ for x, y in torch.utils.data.DataLoader(Slow(), batch_size=32):
     loss = torch.nn.functional.cross_entropy(model(x), y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+TUNE = """\
+job: {program: train.py}
+search: {rate: {low: 0.005, high: 0.5}, pause: [0, 0.001]}
+objective: maximize eval_accuracy
+strategy: random
+max_jobs: 12
+"""
+STEPS = """\
+steps:
+  prepare:
+    run: {program: train.py}
+  train:
+    run:
+      program: train.py
+      channels: {model: "${steps.prepare.model}"}
+  good:
+    condition: ${steps.train.metrics.eval_accuracy} >= 0.5
+  keep:
+    when: good
+    register: {model: digits, from: train, stage: champion}
+"""
 
 
 def main() -> int:
@@ -89,10 +111,13 @@ def main() -> int:
     project.mkdir()
     (project / "train.py").write_text(TRAIN)
     (project / "waits.py").write_text(WAITS)
+    (project / "digits-rate.yaml").write_text(TUNE)
+    (project / "digits.yaml").write_text(STEPS)
     environ = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "toolkit"),
         "XDG_STATE_HOME": str(folder / "state"),
+        "TRAINSHED_MODEL_STORE": str(folder / "store"),
         "OMP_NUM_THREADS": "1",
     }
 
@@ -113,6 +138,8 @@ def main() -> int:
                 "--tag",
                 f"rate={rate}",
             )
+        trainshed("tune", "digits-rate.yaml")
+        trainshed("steps", "run", "digits.yaml")
         trainshed("run", "train.py", "--name", "broken", "--hp", "break=1", "--tag", "rate=0.1")
         trainshed("run", "train.py", "--name", "digits-live", "--hp", "pause=0.04", "--tag", "rate=0.1", "--detach")
         waits = ("--name", "waits", "--distribution", "torchrun", "--processes-per-host", "2", "--profile", "auto")
@@ -154,14 +181,19 @@ def with_browser(chromium: str, driver: str, folder: Path, act: Callable[[Any], 
 
 def pictures(browser: Any, address: str, project: Path) -> None:
     """All of them."""
+    from selenium.common.exceptions import StaleElementReferenceException
 
-    def see(selector: str, words: str = "") -> Any:
+    def see(selector: str, words: str = "", act: Callable[[Any], None] = lambda element: None) -> None:
         for _ in range(600):
             for element in browser.find_elements("css selector", selector):
-                if words in element.text:
-                    return element
+                with suppress(StaleElementReferenceException):  # it was drawn anew meanwhile
+                    if words in element.text:
+                        return act(element)
             time.sleep(0.1)
         raise AssertionError(f"{selector} with {words!r} never came")
+
+    def click(selector: str, words: str = "") -> None:
+        see(selector, words, lambda element: element.click())
 
     def take(name: str, height: int = 760) -> None:
         browser.set_window_size(1280, height + 139)  # the window has a frame, also without a screen
@@ -172,13 +204,13 @@ def pictures(browser: Any, address: str, project: Path) -> None:
     browser.get(address)
     see(".rows .row", "digits-live")
     take("ui-list", 420)
-    see(".rows a", "digits-live").click()
+    click(".rows a", "digits-live")
     see('[data-chart="loss"] figure > svg')
     time.sleep(8)  # some of its curve
     take("ui-run", 820)
     browser.find_element("css selector", ".brand").click()
-    see(".rows a", "waits").click()
-    see(".tabs a", "machine").click()
+    click(".rows a", "waits")
+    click(".tabs a", "machine")
     see("#steps", "input-bound")
     time.sleep(20)  # some of its curves
     take("ui-machine", 1380)
@@ -187,12 +219,21 @@ def pictures(browser: Any, address: str, project: Path) -> None:
     for row in browser.find_elements("css selector", ".rows .row"):
         if "digits-0" in row.text:
             row.find_element("css selector", "input").click()
-    see("#overlay", "4").click()
+    click("#overlay", "4")
     see('[data-chart="loss"] figure > svg')
     take("ui-overlay", 820)
     see(".tabs button", "Parameters").click()
     see("svg[aria-label^='parallel']")
     take("ui-parameters", 820)
+    for page, name in (("Tunings", "digits-rate"), ("Pipelines", "digits")):
+        click("#pages a", page)
+        click("main td a", name)
+        see("main td .state")
+        take(f"ui-{page.lower()}", 760)
+    click("main td a", "train")
+    click(".tabs a", "lineage")
+    see(".graph .marked")
+    take("ui-lineage", 760)
     (report,) = project.glob("runs/broken-*/algo-1/output/data/report.html")
     browser.get(report.as_uri())
     take("report", 1240)

@@ -68,7 +68,10 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/models": RUNNER_PARTS,
     "studio/lineage": RUNNER_PARTS,
     "studio/tracking": {*RUNNER_PARTS, "metrics"},
-    "studio/ui": {*RUNNER_PARTS, "metrics", "observe", "studio/pages", "studio/catalogue", "studio/compare"},
+    "studio/ui": {
+        *(*RUNNER_PARTS, "metrics", "observe", "studio/pages", "studio/catalogue", "studio/batches", "studio/tune"),
+        *("studio/steps", "studio/models", "studio/lineage", "studio/compare"),
+    },
     "studio/catalogue": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/compare": {*RUNNER_PARTS, "metrics", "observe", "studio/pages", "studio/catalogue"},
     "studio/python_api": {*RUNNER_PARTS, *(f"studio/{room}" for room in ("batches", "compare", "pages", "steps", "tune"))},

@@ -13,7 +13,9 @@ from .parser import Parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainshed.runner.files.fetching.file_cache import Cache, CachedFile
+    from typing import Any
+
+    from trainshed.runner.files.fetching.file_cache import Cache
 
 
 def add_arguments(parser: Parser) -> None:
@@ -46,8 +48,11 @@ def run(options: Namespace) -> int:
     if cache is None:
         raise TrainshedError(f"{CHANNEL_CACHE} is off: nothing is kept")
     if options.action == "ls":
-        groups = _groups(cache, files=options.files)
-        print(_as_json(cache, groups) if options.json else _listed(cache, groups), end="")
+        from trainshed.base.plain_json import as_json
+        from trainshed.runner.display.cached import facts
+
+        told = facts(cache, files=options.files)
+        print(as_json(told) if options.json else _listed(told), end="")
         return EXIT_SUCCESS
     if options.action == "prune":
         count, gone = cache.prune(limit_of(options.to, "--to") if options.to else None)
@@ -56,45 +61,19 @@ def run(options: Namespace) -> int:
     return _removed(cache, options.addresses, everything=options.all)
 
 
-def _groups(cache: Cache, *, files: bool) -> dict[str, list[CachedFile]]:
-    """What is kept, by address; what was used last first."""
-    groups: dict[str, list[CachedFile]] = {}
-    for entry in reversed(cache.entries()):
-        url = entry.url
-        groups.setdefault((url if files else url[: url.rfind("/") + 1]) or "(not known)", []).append(entry)
-    return groups
-
-
-def _as_json(cache: Cache, groups: dict[str, list[CachedFile]]) -> str:
-    from trainshed.base.plain_json import as_json
-
-    rows = [
-        {
-            "address": address,
-            "bytes": sum(one.size for one in held),
-            "files": len(held),
-            "partial": sum(not one.whole for one in held),
-            "used": max(one.used for one in held),
-        }
-        for address, held in groups.items()
-    ]
-    return as_json({"folder": cache.folder, "limit": cache.limit, "addresses": rows})
-
-
-def _listed(cache: Cache, groups: dict[str, list[CachedFile]]) -> str:
+def _listed(told: dict[str, Any]) -> str:
     import time
 
     from trainshed.base.units import duration, size
 
-    lines = [f"{'SIZE':>8}  {'FILES':>7}  {'USED':<18}  ADDRESS"] if groups else []
-    for address, held in groups.items():
-        parts = sum(not one.whole for one in held)
-        begun = f"  ({parts:,} of them not whole yet)" if parts else ""
-        used = f"{duration(max(0.0, time.time() - max(one.used for one in held)))} ago"
-        total = size(sum(one.size for one in held))
-        lines.append(f"{total:>8}  {len(held):>7,}  {used:<18}  {one_line(address)}{begun}")
-    total = size(sum(one.size for held in groups.values() for one in held))
-    return "\n".join([*lines, f"{total} of {size(cache.limit)} in {cache.folder}", ""])
+    rows = told["addresses"]
+    lines = [f"{'SIZE':>8}  {'FILES':>7}  {'USED':<18}  ADDRESS"] if rows else []
+    for row in rows:
+        begun = f"  ({row['partial']:,} of them not whole yet)" if row["partial"] else ""
+        used = f"{duration(max(0.0, time.time() - row['used']))} ago"
+        lines.append(f"{size(row['bytes']):>8}  {row['files']:>7,}  {used:<18}  {one_line(row['address'])}{begun}")
+    total = size(sum(row["bytes"] for row in rows))
+    return "\n".join([*lines, f"{total} of {size(told['limit'])} in {told['folder']}", ""])
 
 
 def _removed(cache: Cache, addresses: list[str], *, everything: bool) -> int:

@@ -166,12 +166,13 @@ def _tag(store: ModelStore, options: Namespace) -> int:
 
 def _list(store: ModelStore, options: Namespace) -> int:
     from trainshed.contract.model_reference import RULE, is_name
+    from trainshed.studio.models.card import plain
 
     if options.name and not is_name(options.name):
         raise UsageError(f"{options.name!r} is not a valid model name: {RULE}")
     names = [options.name] if options.name else store.models()
     rows: list[tuple[str, ...]] = []
-    plain: list[dict[str, Any]] = []
+    told: list[dict[str, Any]] = []
     status = EXIT_SUCCESS
     for name in names:
         good, damaged = store.versions(name)
@@ -187,9 +188,9 @@ def _list(store: ModelStore, options: Namespace) -> int:
             shown = pointing if options.name else [f"{stage}:{number}" for stage, number in stages.items()]
             made = version.facts.run.get("name", "")
             rows.append((str(version), ",".join(shown) or "-", *_facts(version), str(made or "-")))
-            plain.append(_plain(store, version))
+            told.append(plain(store, version))
     if options.json:
-        print(json.dumps(plain, indent=2))
+        print(json.dumps(told, indent=2))
     elif rows:
         print(_table([("VERSION", "STAGES", "FILES", "SIZE", "ADDED", "METRICS", "RUN"), *rows]), end="")
     else:
@@ -212,13 +213,10 @@ def _table(rows: list[tuple[str, ...]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _plain(store: ModelStore, version: Version) -> dict[str, Any]:
-    stages = [stage for stage, number in store.stages(version.model).items() if number == version.number]
-    return {**version.plain(), "stages": stages, "tags": store.tags(version), "note": store.note(version)}
-
-
 def _line(store: ModelStore, version: Version) -> str:
-    found = _plain(store, version)
+    from trainshed.studio.models.card import plain
+
+    found = plain(store, version)
     parts = [str(version), *(f"@{stage}" for stage in found["stages"]), *(f"{k}={v}" for k, v in found["tags"].items())]
     return one_line(" ".join(parts) + (f" ({found['note']})" if found["note"] else ""))
 
@@ -226,11 +224,13 @@ def _line(store: ModelStore, version: Version) -> str:
 def _show(store: ModelStore, options: Namespace) -> int:
     if options.card and options.json:
         raise UsageError("use one of --card and --json")
+    from trainshed.studio.models.card import card_of, plain
+
     version = _find(store, options.version)
     if options.json:
-        print(json.dumps(_plain(store, version), indent=2))
+        print(json.dumps(plain(store, version), indent=2))
     elif options.card:
-        print(visible(_card(store, version)), end="")
+        print(visible(card_of(store, version)), end="")
     else:
         from trainshed.base.units import size
 
@@ -246,18 +246,11 @@ def _show(store: ModelStore, options: Namespace) -> int:
     return EXIT_SUCCESS
 
 
-def _card(store: ModelStore, version: Version) -> str:
-    from trainshed.studio.models.card import card
-
-    found = _plain(store, version)
-    return card(version, stages=found["stages"], tags=found["tags"], note=found["note"])
-
-
 def _get(store: ModelStore, options: Namespace) -> int:
-    from trainshed.studio.models.card import FILE
+    from trainshed.studio.models.card import FILE, card_of
 
     version = _find(store, options.version)
-    store.get(version, options.folder, {FILE: _card(store, version)})
+    store.get(version, options.folder, {FILE: card_of(store, version)})
     say(f"{version}: {_counted(version)}, compared with the hashes, in {options.folder}")
     return EXIT_SUCCESS
 

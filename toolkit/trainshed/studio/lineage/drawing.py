@@ -21,12 +21,22 @@ _STYLE = (
 _EDGES = {"model": "model", "rerun": "made again"}
 
 
-def drawing(told: dict[str, Any]) -> str:
-    """The SVG of what `ancestry` tells; loads nothing, runs nothing."""
-    boxes: dict[str, tuple[int, list[str], str, str]] = {}  # by folder: (column, lines, class, title)
-    edges: list[tuple[str, str, str]] = []  # (from, to, what)
+_Boxes = dict[str, tuple[int, list[str], str, str]]
+_Edges = list[tuple[str, str, str]]
+
+
+def boxes_of(told: dict[str, Any]) -> tuple[_Boxes, _Edges]:
+    """What is drawn: by folder (column, lines, class, title), the first line being the name; and (from, to, what)."""
+    boxes: _Boxes = {}
+    edges: _Edges = []
     _up(told, 0, boxes, edges)
     _down(told, 0, boxes, edges)
+    return boxes, edges
+
+
+def drawing(told: dict[str, Any]) -> str:
+    """The SVG of what `ancestry` tells; loads nothing, runs nothing."""
+    boxes, edges = boxes_of(told)
     first = min(column for column, *_ in boxes.values())
     places: dict[str, tuple[int, int, int]] = {}  # left, top, height
     tops: dict[int, int] = {}
@@ -45,10 +55,6 @@ def drawing(told: dict[str, Any]) -> str:
         'role="img">'
         f"<title>{name}</title><style>{_STYLE}</style>{''.join(parts)}</svg>\n"
     )
-
-
-_Boxes = dict[str, tuple[int, list[str], str, str]]
-_Edges = list[tuple[str, str, str]]
 
 
 def _up(told: dict[str, Any], column: int, boxes: _Boxes, edges: _Edges) -> None:

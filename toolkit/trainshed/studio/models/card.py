@@ -28,7 +28,23 @@ _KNOWN = frozenset(
         *("cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "gpl-2.0", "gpl-3.0", "lgpl-3.0", "agpl-3.0"),
     )
 )
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .store import ModelStore
+
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|])")
+
+
+def plain(store: ModelStore, version: Version) -> dict[str, Any]:
+    """A version as JSON values, with what may change of it: stages, tags, note."""
+    stages = [stage for stage, number in store.stages(version.model).items() if number == version.number]
+    return {**version.plain(), "stages": stages, "tags": store.tags(version), "note": store.note(version)}
+
+
+def card_of(store: ModelStore, version: Version) -> str:
+    """The card of a version in a store, as it is now."""
+    found = plain(store, version)
+    return card(version, stages=found["stages"], tags=found["tags"], note=found["note"])
 
 
 def card(version: Version, *, stages: Iterable[str] = (), tags: Mapping[str, str] = {}, note: str = "") -> str:

@@ -70,10 +70,11 @@ def page(view: View, status: str, reason: str, now: float) -> str:
     return document(f"{view.tuning.name}: tuning report", f"<main>{body}{foot}</main>", STYLE)
 
 
-def _card(view: View, status: str, reason: str, now: float) -> str:
+def facts(view: View, reason: str, now: float) -> list[tuple[str, str]]:
+    """(name, words) of what stands above all else."""
     tuning, trials = view.tuning, view.trials
     best = best_of(trials, tuning.objectives)
-    facts = [
+    told = [
         ("objectives" if tuning.further else "objective", tuning.aim),
         ("strategy", tuning.strategy.kind),
         ("early stopping", tuning.early.kind),
@@ -84,12 +85,16 @@ def _card(view: View, status: str, reason: str, now: float) -> str:
         ("why it ended", reason),
     ]
     if best is not None and best.value is not None:
-        facts += [(f"best {tuning.objective.metric}", short(best.value)), ("best trial", str(best.number))]
-        facts += [(f"best {name}", value) for name, value in best.values.items()]
-    shown = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts if value)
+        told += [(f"best {tuning.objective.metric}", short(best.value)), ("best trial", str(best.number))]
+        told += [(f"best {name}", value) for name, value in best.values.items()]
+    return [(name, value) for name, value in told if value]
+
+
+def _card(view: View, status: str, reason: str, now: float) -> str:
+    shown = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts(view, reason, now))
     kind = {"Completed": "good", "Failed": "bad"}.get(status, "warn")
     return (
-        f'<div class="card"><div class="top"><h1>{text(tuning.name)}</h1>'
+        f'<div class="card"><div class="top"><h1>{text(view.tuning.name)}</h1>'
         f'<span class="state {kind}">{text(status)}</span></div><dl class="facts">{shown}</dl></div>'
     )
 
@@ -172,6 +177,12 @@ def _as_number(text: str) -> float | None:
 
 
 def _trials(view: View) -> str:
+    head, rows = trials_of(view)
+    return table(rows, head)
+
+
+def trials_of(view: View) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """(head, rows) of the trials, the best first; the first cell is the trial's number, the second its state."""
     objective, space = view.tuning.objective, view.tuning.space
     ranked = sorted(view.trials, key=lambda trial: (trial.value is None, objective.loss(trial.value or 0.0), trial.number))
     rows = [
@@ -188,4 +199,4 @@ def _trials(view: View) -> str:
     ]
     further = (one.metric for one in view.tuning.further)
     head = ("trial", "state", objective.metric, *further, "time", *(parameter.name for parameter in space), "")
-    return table(rows, head)
+    return head, rows

@@ -1,4 +1,4 @@
-"""What the page's buttons do, by the same functions as the commands: stop, resume, clone, run again."""
+"""What the page's buttons do, by the same functions as the commands: stop, resume, clone, run again, remove."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from trainshed.base.errors import TrainshedError
 from trainshed.runner.control import operations
 from trainshed.runner.control.detached import start
 from trainshed.runner.state.stored import Stored, refuse_masked
+from trainshed.studio.batches.folder import Folder
 
 WAIT = 1.5  # seconds for an answer; what takes longer goes on, and its words come with the run's state
 
@@ -29,7 +30,10 @@ class Actions:
 
     def busy(self, run: Stored) -> bool:
         """Whether something goes on for the run."""
-        thread = self._busy.get(run.folder)
+        return self._is_busy(run.folder)
+
+    def _is_busy(self, folder: str) -> bool:
+        thread = self._busy.get(folder)
         return thread is not None and thread.is_alive()
 
     def stop(self, run: Stored, *, kill: bool) -> dict[str, Any]:
@@ -38,7 +42,25 @@ class Actions:
         def act(say: Callable[[str], None]) -> None:
             operations.stop(run, self._environ, say, kill=kill)
 
-        return self._do(run, "stopping", act, again=kill)
+        return self._do(run.folder, "stopping", act, again=kill)
+
+    def end(self, batch: Folder, how: Callable[..., None]) -> dict[str, Any]:
+        """Asks a tuning or a pipeline to end, with its runs."""
+
+        def act(say: Callable[[str], None]) -> None:
+            how(batch, self._environ, say, kill=False)
+            say("it has ended")
+
+        return self._do(batch.path, "stopping", act)
+
+    def remove(self, run: Stored) -> dict[str, Any]:
+        """Removes a run that is over, with all that it left."""
+
+        def act(say: Callable[[str], None]) -> None:
+            operations.remove(run, self._environ, say)
+            say("it is removed")
+
+        return self._do(run.folder, "removing", act)
 
     def resume(self, run: Stored) -> dict[str, Any]:
         """Takes the run up again, in the background."""
@@ -48,7 +70,7 @@ class Actions:
             start(again.job, self._environ, again=again, quiet=True, on=run.place.name)
             say("it runs again")
 
-        return self._do(run, "resuming", act)
+        return self._do(run.folder, "resuming", act)
 
     def again(self, run: Stored) -> dict[str, Any]:
         """Starts the run's job as a new run, in the background."""
@@ -59,10 +81,10 @@ class Actions:
             made = start(job, self._environ, quiet=True, on=run.place.name)
             say(f"started {made.name}")
 
-        return self._do(run, "starting", act)
+        return self._do(run.folder, "starting", act)
 
     def _do(
-        self, run: Stored, what: str, act: Callable[[Callable[[str], None]], None], again: bool = False
+        self, folder: str, what: str, act: Callable[[Callable[[str], None]], None], again: bool = False
     ) -> dict[str, Any]:
         words: list[str] = []
         failed: list[str] = []
@@ -78,10 +100,10 @@ class Actions:
                 words.append(failed[0])
 
         with self._lock:
-            if self.busy(run) and not again:
-                return {"error": "something is under way for this run already"}
-            thread = threading.Thread(target=body, daemon=True, name=f"{what}-{run.name}")
-            self._busy[run.folder], self._words[run.folder] = thread, words
+            if self._is_busy(folder) and not again:
+                return {"error": "something is under way for it already"}
+            thread = threading.Thread(target=body, daemon=True, name=what)
+            self._busy[folder], self._words[folder] = thread, words
             thread.start()
         thread.join(WAIT)
         if failed:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -32,19 +32,24 @@ from .actions import Actions
 from .catalog import Catalog, key_of, said
 from .connection import mark_as_proven
 from .details import details
+from .entry import Entry
 from .guard import Guard
+from .labelling import relabelled
 from .measured import Machines
-from .plots import MOST_KEPT, Plots
+from .plots import MOST_KEPT, Plots, one_chart
 from .tickets import Tickets
+from .views.every import Views
+from .views.known import Known
 
 STATIC = os.path.join(os.path.dirname(os.path.abspath(__file__)), "static")
 FILES = {  # of the page, and of the engine of charts
-    **dict.fromkeys(("app.js", "grouping.js", "style.css"), STATIC),
+    **dict.fromkeys(("app.js", "pages.js", "grouping.js", "style.css"), STATIC),
     **dict.fromkeys(("charts.js", "curves.js", "many.js", "charts.css"), engine.STATIC),
 }
 KINDS = {".js": "text/javascript", ".css": "text/css"}
 _BLOCK = 1 << 18
 Answer = Callable[[Stored, dict[str, Any]], Any]
+Found = TypeVar("Found")
 
 
 class _Refused(Exception):
@@ -59,12 +64,14 @@ class Site:
     """The page's server.
 
     Args:
-        token: what every request for data must hold.
+        entry: what every request for data must hold, and under which addresses.
         folders: further folders in which runs are looked for.
     """
 
-    def __init__(self, environ: Mapping[str, str], token: str, folders: tuple[str, ...] = ()) -> None:
+    def __init__(self, environ: Mapping[str, str], entry: Entry, folders: tuple[str, ...] = ()) -> None:
         self._catalog = Catalog(environ, folders)
+        self._environ = environ
+        self._views = Views(Known(self._catalog.folders, key_of), environ)
         self._plots, self._machines = Plots(), Machines()
         self._tickets, self._actions = Tickets(), Actions(environ)
         by_run: dict[str, tuple[str, Answer]] = {
@@ -76,9 +83,13 @@ class Site:
             "/files": ("GET", self._files),
             "/clone": ("GET", self._clone),
             "/ticket": ("POST", self._ticket),
-            "/stop": ("POST", self._stop),
-            "/resume": ("POST", self._resume),
-            "/again": ("POST", self._again),
+        }
+        acts: dict[str, Answer] = {
+            "/stop": self._stop,
+            "/resume": self._resume,
+            "/again": self._again,
+            "/remove": self._remove,
+            "/labels": self._label,
         }
         routes = [
             Route("/", self._page),
@@ -90,8 +101,24 @@ class Site:
             Route("/api/overlay", self._of_many(self._overlaid), methods=["POST"]),
             Route("/api/together", self._of_many(self._together), methods=["POST"]),
             *(Route(f"/api/runs/{{key}}{path}", self._of_run(act), methods=[how]) for path, (how, act) in by_run.items()),
+            *(
+                Route(f"/api/runs/{{key}}{path}", self._of_run(act, acts=True), methods=["POST"])
+                for path, act in acts.items()
+            ),
+            Route("/api/page/{kind}", self._view),
+            Route("/api/page/{kind}/{key}", self._view),
+            Route("/api/page/{kind}/{key}/charts", self._view_charts, methods=["POST"]),
+            Route("/api/page/{kind}/{key}/stop", self._view_stop, methods=["POST"]),
         ]
-        self.app = Starlette(routes=routes, middleware=[Middleware(Guard, token=token)])
+        self.app = Starlette(routes=routes, middleware=[Middleware(Guard, entry=entry)])
+
+    def choose(self, keys: Iterable[str]) -> None:
+        """Has further pages tell of these runs alone."""
+        self._views = Views(Known(self._catalog.folders, key_of, keys), self._environ)
+
+    def pages(self) -> list[tuple[str, str]]:
+        """(kind, key) of every further page that there is."""
+        return self._views.addresses()
 
     # --- pages and files ----------------------------------------------------------------------------------------------
 
@@ -160,15 +187,13 @@ class Site:
         """The endpoint for something about several runs: (key, name that tells it from the others, run) of each."""
 
         async def answer(request: Request) -> Response:
-            try:
-                asked = await _body(request)
+            def told(asked: dict[str, Any]) -> Any:
                 keys = asked.get("runs")
                 if not isinstance(keys, list) or not 0 < len(keys) <= MOST_KEPT:
                     raise _Refused(400, f"name 1 to {MOST_KEPT} runs")
-                runs = await run_in_threadpool(self._several, keys)
-                return JSONResponse(await run_in_threadpool(act, runs, asked))
-            except _Refused as refused:
-                return JSONResponse({"error": refused.why}, refused.status)
+                return act(self._several(keys), asked)
+
+            return await _answer(request, told)
 
         return answer
 
@@ -185,23 +210,33 @@ class Site:
             return {"charts": [], "titles": [], "whole": True}
         return self._plots.charts([(name, run.folder) for _, name, run in runs], asked)
 
-    def _of_run(self, act: Answer) -> Callable[[Request], Any]:
-        """The endpoint for something about one run."""
+    def _of_run(self, act: Answer, *, acts: bool = False) -> Callable[[Request], Any]:
+        """The endpoint for something about one run. acts: not for who may only look."""
 
         async def answer(request: Request) -> Response:
-            try:
-                asked = dict(request.query_params) if request.method == "GET" else await _body(request)
-                run = await run_in_threadpool(self._catalog.find, request.path_params["key"])
+            def told(asked: dict[str, Any]) -> Any:
+                run = self._catalog.find(request.path_params["key"])
                 if run is None:
                     raise _Refused(404, "there is no such run (any more)")
-                found = await run_in_threadpool(act, run, asked)
-                return JSONResponse(found, 409 if isinstance(found, dict) and "error" in found else 200)
-            except _Refused as refused:
-                return JSONResponse({"error": refused.why}, refused.status)
-            except TrainshedError as error:
-                return JSONResponse({"error": error.message}, 404)
+                return act(run, asked)
+
+            return await _answer(request, told, acts=acts)
 
         return answer
+
+    async def _view(self, request: Request) -> Response:
+        kind, key = request.path_params["kind"], request.path_params.get("key", "")
+        return await _answer(request, lambda _: _there(self._views.get(kind, key)))
+
+    async def _view_charts(self, request: Request) -> Response:
+        kind, key = request.path_params["kind"], request.path_params["key"]
+        return await _answer(request, lambda asked: one_chart(_there(self._views.chart(kind, key)), asked))
+
+    async def _view_stop(self, request: Request) -> Response:
+        kind, key = request.path_params["kind"], request.path_params["key"]
+        return await _answer(
+            request, lambda _: self._acted(self._actions.end(*_there(self._views.end(kind, key)))), acts=True
+        )
 
     def _details(self, run: Stored, _asked: dict[str, Any]) -> Any:
         return {**details(run), "busy": self._actions.busy(run), "words": self._actions.words(run)[-3:]}
@@ -245,9 +280,39 @@ class Site:
     def _again(self, run: Stored, _asked: dict[str, Any]) -> Any:
         return self._acted(self._actions.again(run))
 
+    def _remove(self, run: Stored, _asked: dict[str, Any]) -> Any:
+        return self._acted(self._actions.remove(run))
+
+    def _label(self, run: Stored, asked: dict[str, Any]) -> Any:
+        return self._acted(relabelled(run, asked))
+
     def _acted(self, answer: dict[str, Any]) -> dict[str, Any]:
         self._catalog.look_again()
         return answer
+
+
+async def _answer(request: Request, told: Callable[[dict[str, Any]], Any], *, acts: bool = False) -> Response:
+    """What is told of what a request holds; refusals in words. acts: not for who may only look."""
+    looks = not request.scope["state"]["acts"]
+    try:
+        if acts and looks:
+            raise _Refused(403, "this address may look, and do nothing")
+        asked = dict(request.query_params) if request.method == "GET" else await _body(request)
+        found = await run_in_threadpool(told, asked)
+        if looks and "can" in found:
+            found["can"] = dict.fromkeys(found["can"], False)
+        return JSONResponse(found, 409 if "error" in found else 200)
+    except _Refused as refused:
+        return JSONResponse({"error": refused.why}, refused.status)
+    except TrainshedError as error:
+        return JSONResponse({"error": error.message}, 404)
+
+
+def _there(found: Found | None) -> Found:
+    """Raises _Refused for what is not there."""
+    if found is None:
+        raise _Refused(404, "there is no such page (any more)")
+    return found
 
 
 def _log_of(run: Stored, asked: dict[str, Any]) -> str:

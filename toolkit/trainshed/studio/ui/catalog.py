@@ -112,6 +112,12 @@ class Catalog:
             entry = self._entries.get(key)
         return load(entry.folder) if entry else None
 
+    def folders(self) -> dict[str, str]:
+        """The folders of all runs by their keys."""
+        with self._lock:
+            self._look()
+            return {key: entry.folder for key, entry in self._entries.items()}
+
     def look_again(self) -> None:
         """The next look is not put off."""
         self._looked = 0.0

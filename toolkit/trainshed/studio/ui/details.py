@@ -45,6 +45,8 @@ def details(run: Stored) -> dict[str, Any]:
             and (run.ended or not run.submitted)
             and run.said[0] != "Completed",
             "clone": bool(run.about),
+            "remove": run.ended and not run.copied,
+            "label": True,
         },
     }
 
@@ -56,7 +58,8 @@ def headline(run: Stored) -> dict[str, Any]:
     names = ("name", "state", "phase", "started", "duration", "hosts", "place", "image", "note")
     told = {name: _line(facts[name]) if isinstance(facts[name], str) else facts[name] for name in names}
     tags = {_line(name): _line(text) for name, text in labelled.tags.items()}
-    return {**told, "key": key_of(run.folder), "folder": _line(run.folder), "tags": tags}
+    notes = [[at[:16].replace("T", " "), visible(text)] for at, text in labelled.notes[-50:]]
+    return {**told, "key": key_of(run.folder), "folder": _line(run.folder), "tags": tags, "notes": notes}
 
 
 def _phases(run: Stored) -> list[dict[str, Any]]:

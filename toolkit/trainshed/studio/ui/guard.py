@@ -1,4 +1,4 @@
-"""Who may ask: whoever has the token, from a page of ours, under a name of this machine.
+"""Who may ask: whoever has a token, from a page of ours, under a name of this machine or of the proxy before it.
 
 The token is in the part of the address that browsers send nowhere (`#token=...`); the page keeps it and sends it in a
 header, so no other site's page can ask in the person's name (there is no cookie), and no other server here gets it.
@@ -7,18 +7,16 @@ A page of another site whose name was made to lead here (DNS rebinding) sends it
 
 from __future__ import annotations
 
-import hmac
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from .connection import mark_as_proven
+from .entry import Entry
 
-NAMES = ("127.0.0.1", "localhost", "[::1]")
 LONGEST_BODY = 1 << 20  # bytes of a request
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -39,12 +37,12 @@ class Guard:
     """ASGI middleware around the whole application.
 
     Args:
-        token: what `Authorization: Bearer ...` must hold for everything below /api.
+        entry: what `Authorization: Bearer ...` must hold for everything below /api.
     """
 
-    def __init__(self, app: Any, token: str) -> None:
+    def __init__(self, app: Any, entry: Entry) -> None:
         self._app = app
-        self._token = token.encode()
+        self._entry = entry
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One request."""
@@ -72,18 +70,20 @@ class Guard:
         """(status, why) of a request that is not served, (0, "") for one that is."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if len(headers.getlist("host")) != 1 or host_name(host) not in NAMES:
+        if len(headers.getlist("host")) != 1 or not self._entry.knows(host):
             return 421, "this address is not one of this server's: use http://127.0.0.1 or http://localhost"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and not self._entry.is_own(origin, host):
             return 403, "a page of another site may not ask"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "a page of another site may not ask"
         if scope["path"].startswith("/api/"):
             kind, _, given = headers.get("authorization", "").partition(" ")
-            if kind != "Bearer" or not hmac.compare_digest(given.encode(), self._token):
+            acts = self._entry.acts(given) if kind == "Bearer" else None
+            if acts is None:
                 return 401, "the token is missing or wrong: use the address that `trainshed ui` printed"
             mark_as_proven(scope)
+            scope["state"]["acts"] = acts
         if scope["method"] not in ("GET", "HEAD"):
             if headers.get("content-type", "").partition(";")[0] != "application/json":
                 return 415, "requests hold JSON"
@@ -91,9 +91,3 @@ class Guard:
             if not length.isdecimal() or int(length) > LONGEST_BODY:
                 return 413, "the request is too large"
         return 0, ""
-
-
-def host_name(host: str) -> str:
-    """The name in a `Host` header, without its port."""
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdecimal() else host

@@ -12,10 +12,11 @@ from typing import Any
 from trainshed.base.errors import one_line
 from trainshed.metrics.reading import Curve, Reader
 from trainshed.runner.state.outputs import outputs_of
-from trainshed.studio.pages.chart import Chart, spec
+from trainshed.studio.pages.chart import Chart, Line, spec
 from trainshed.studio.pages.curves import RunLine, Window, chart_of, groups, over_one_another, start_of
 from trainshed.studio.pages.engine import plain
 from trainshed.studio.pages.events import Event
+from trainshed.studio.pages.thin import thin
 
 READ_SECONDS = 0.4  # for what is new, of one request: a long history comes in pieces
 MOST_KEPT = 100  # runs whose columns stay in memory; as many as may be over one another
@@ -97,6 +98,19 @@ def window_of(asked: dict[str, Any]) -> Window:
 def sendable(chart: Chart, count: int) -> dict[str, Any]:
     """A chart for the page. count: by which the page knows which points it has."""
     return plain({**spec(chart), "count": count})
+
+
+def one_chart(told: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """A chart of what is not a run's metrics, in the form of `Plots.charts`.
+
+    Args:
+        told: `title`, `axis`, the places `x`, and `lines` with a value at each place, by their names.
+    """
+    title, xs, known = told["title"], told["x"], asked.get("known")
+    if not xs or (isinstance(known, dict) and known.get(title) == len(xs)):
+        return {"charts": [], "titles": [title] if xs else [], "whole": True}
+    lines = tuple(Line(name, thin(xs, values, *window_of(asked))) for name, values in told["lines"].items())
+    return {"charts": [sendable(Chart(title, lines, told["axis"]), len(xs))], "titles": [title], "whole": True}
 
 
 def _number(value: object) -> float | None:

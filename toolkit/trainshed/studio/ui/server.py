@@ -6,37 +6,59 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 from trainshed.base.errors import TrainshedError
 
 ADDRESS = "127.0.0.1"
 PORT = 8811  # the first that is tried
 _TRIED = 20
+_WHOSE = "for you alone; from another machine"
+_USUAL_PORTS = {"http": ":80", "https": ":443"}  # which browsers leave out
 
 
-def serve(environ: Mapping[str, str], folders: tuple[str, ...], port: int, say: Callable[[str], None]) -> None:
-    """Serves until SIGINT or SIGTERM.
-
-    Args:
-        folders: in which runs are looked for, besides the user's own.
-        port: to listen on; 0 for the first free one from `PORT` on.
-
-    Raises:
-        TrainshedError: the extra `ui` is not installed, a folder is not there, or the port is taken.
-    """
+def require(folders: tuple[str, ...]) -> None:
+    """Raises TrainshedError where the extra `ui` is not installed, or a folder is not there."""
     try:
-        import uvicorn
-
-        from .app import Site
-        from .connection import BACKLOG, SECONDS, Connection
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
     except ImportError as error:
         raise TrainshedError(f"the page needs {error.name}", hint="pip install 'trainshed[ui]'") from error
     for folder in folders:
         if not os.path.isdir(folder):
             raise TrainshedError(f"{folder} is not a folder", hint="--runs names a folder with runs in it or below")
-    token = secrets.token_hex(24)
+
+
+def serve(
+    environ: Mapping[str, str],
+    folders: tuple[str, ...],
+    port: int,
+    say: Callable[[str], None],
+    *,
+    behind: str = "",
+    read_only: bool = False,
+) -> None:
+    """Serves until SIGINT or SIGTERM.
+
+    Args:
+        folders: in which runs are looked for, besides the user's own.
+        port: to listen on; 0 for the first free one from `PORT` on.
+        behind: the address under which a reverse proxy shows the page, "" for none.
+        read_only: nobody may act; else a proxy's other users may look alone.
+
+    Raises:
+        TrainshedError: the address is none, or the port is taken.
+    """
+    import uvicorn
+
+    from .app import Site
+    from .connection import BACKLOG, SECONDS, Connection
+    from .entry import Entry
+
+    behind = _address(behind)
+    entry = Entry("" if read_only else secrets.token_hex(24), secrets.token_hex(24) if read_only or behind else "", behind)
     listening = _listen(port)
-    site = Site(environ, token, folders)
+    site = Site(environ, entry, folders)
     number = listening.getsockname()[1]
     config = uvicorn.Config(
         site.app,
@@ -50,9 +72,31 @@ def serve(environ: Mapping[str, str], folders: tuple[str, ...], port: int, say: 
         timeout_keep_alive=int(SECONDS),
         backlog=BACKLOG,
     )
-    say(f"http://{ADDRESS}:{number}/#token={token}")
-    say(f"for you alone; from another machine: ssh -L {number}:{ADDRESS}:{number} {socket.gethostname()}; Ctrl-C ends it")
+    address = behind or f"http://{ADDRESS}:{number}/"
+    say(f"{address}#token={entry.token or entry.looks}")
+    if entry.token and entry.looks:
+        say(f"for others, who may only look: {address}#token={entry.looks}")
+    reached = f"ssh -L {number}:{ADDRESS}:{number} {socket.gethostname()}"
+    say(
+        f"the proxy leads to http://{ADDRESS}:{number}/; Ctrl-C ends it"
+        if behind
+        else f"{_WHOSE}: {reached}; Ctrl-C ends it"
+    )
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def _address(behind: str) -> str:
+    """An address in the form that browsers give it. Raises TrainshedError where it is none."""
+    if not behind:
+        return ""
+    try:
+        scheme, netloc, path, *more = urlsplit(behind)
+    except ValueError:
+        scheme = netloc = path = ""
+        more = []
+    if scheme not in _USUAL_PORTS or not netloc or "@" in netloc or any(more):
+        raise TrainshedError(f"--behind {behind}: is not an address", hint="like https://team.example/trainshed/")
+    return f"{scheme}://{netloc.lower().removesuffix(_USUAL_PORTS[scheme])}{path.rstrip('/')}/"
 
 
 def _listen(port: int) -> socket.socket:

@@ -7,9 +7,10 @@ const main = document.getElementById("main");
 
 // --- the token: from the address, which then forgets it ---------------------------------------------------------------
 
+const TOKEN = "trainshed-token" + location.pathname; // behind a proxy several pages may have one origin
 const given = /^#token=([0-9a-f]+)$/.exec(location.hash);
 if (given) {
-  localStorage.setItem("trainshed-token", given[1]);
+  localStorage.setItem(TOKEN, given[1]);
   history.replaceState(null, "", "#/");
 }
 
@@ -18,7 +19,9 @@ class Refused extends Error {
 }
 
 async function ask(path, body) {
-  const headers = { Authorization: "Bearer " + (localStorage.getItem("trainshed-token") || "") };
+  path = path.replace(/^\//, ""); // below the page's own address, which a proxy may have moved
+  if (window.trainshedCopy) return trainshedCopy(path, body);
+  const headers = { Authorization: "Bearer " + (localStorage.getItem(TOKEN) || "") };
   const options = { headers };
   if (body !== undefined) {
     options.method = "POST";
@@ -43,7 +46,7 @@ function trouble(error) {
 
 function askForToken(message) {
   const field = make("input", { id: "token", placeholder: "token", autocomplete: "off" });
-  const enter = () => { localStorage.setItem("trainshed-token", field.value.trim()); trouble(null); route(); };
+  const enter = () => { localStorage.setItem(TOKEN, field.value.trim()); trouble(null); route(); };
   field.addEventListener("keydown", event => { if (event.key === "Enter") enter(); });
   main.replaceChildren(make("div", { class: "card" }, make("h2", {}, "Who asks?"), make("p", {}, message),
     make("div", { class: "bar" }, field, button("Enter", enter, "main"))));
@@ -158,7 +161,7 @@ function showList() {
   const wrong = make("span", { class: "bad", id: "wrong", role: "status" });
   const head = make("div", { class: "row head" }), space = make("div");
   const list = make("div", { class: "rows", id: "rows", tabindex: "0" }, space);
-  main.replaceChildren(make("div", { class: "bar" }, words, states, columns, groups, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
+  main.replaceChildren(make("h1", { class: "unseen" }, "Runs"), make("div", { class: "bar" }, words, states, columns, groups, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
   let rows = [], fit = null, refused = "", asked = 0;
 
   function heads() {
@@ -242,7 +245,7 @@ function showList() {
     for (const row of news.rows) runs.rows.set(row.key, row);
     for (const key of news.gone) { runs.rows.delete(key); chosen.delete(key); }
     if (anew || !head.childElementCount) heads();
-    if (news.rows.length || news.gone.length || !rows.length) { if (look.filter.trim()) await filter(); else draw(); }
+    if (anew || news.rows.length || news.gone.length || !rows.length) { if (look.filter.trim()) await filter(); else draw(); }
   }
 
   let typing = 0;
@@ -272,7 +275,7 @@ async function chooseColumns(take) {
       return make("label", { class: "box", "data-column": name }, box, called(name));
     })));
   find.addEventListener("input", () => { for (const box of boxes) box.parentElement.hidden = !box.value.toLowerCase().includes(find.value.toLowerCase()); });
-  const box = make("dialog", { id: "choose" }, make("h2", {}, "Columns"), find, make("div", { class: "choices" }, ...parts));
+  const box = make("dialog", { id: "choose", "aria-label": "columns" }, make("h2", {}, "Columns"), find, make("div", { class: "choices" }, ...parts));
   const kept = () => [...runs.columns.map(([name]) => name).filter(name => boxes.some(one => one.value === name && one.checked)), ...boxes.filter(one => one.checked && !on.has(one.value)).map(one => one.value)];
   box.append(make("div", { class: "bar" }, button("Show", () => { box.close(); take(kept().join(",")); }, "main"), button("The usual", () => { box.close(); take(""); }), button("Close", () => box.close())));
   box.addEventListener("close", () => box.remove());
@@ -294,30 +297,34 @@ async function showRun(key, tab, query) {
   const view = shown;
   const top = make("div", { class: "card" });
   const tabs = make("nav", { class: "tabs", "aria-label": "parts of the run" });
-  for (const name of ["curves", "machine", "logs", "files", "settings"]) tabs.append(make("a", { href: "#/run/" + key + "/" + name, class: name === tab ? "on" : null }, name));
+  for (const name of ["curves", "machine", "logs", "files", "lineage", "settings"]) tabs.append(make("a", { href: "#/run/" + key + "/" + name, class: name === tab ? "on" : null, "aria-current": name === tab ? "true" : null }, name));
   const fail = make("div");
   const body = make("div");
-  main.replaceChildren(top, fail, tabs, body);
-  where(told.run.name);
+  const labels = new Labels(path, async () => { told = await ask(path); head(); });
+  main.replaceChildren(top, fail, labels.element, tabs, body);
+  where(told.run.name + (tab === "curves" ? "" : " · " + tab));
   let failed = "";
 
   function head() {
     const run = told.run;
-    const stop = button("Stop …", () => confirmed("Stop " + run.name + "?", "Its script may save; then its results are collected.", "Stop it", () => act("stop", {})), "danger"), resume = button("Resume", () => act("resume", {}));
+    const stop = button("Stop …", () => confirmed("Stop " + run.name + "?", "Its script may save; then its results are collected.", "Stop it", () => act("stop", {})), "danger"), resume = button("Resume …", () => confirmed("Resume " + run.name + "?", "It goes on from its checkpoints, with the same job.", "Resume it", () => act("resume", {})));
     stop.disabled = !told.can.stop; resume.disabled = !told.can.resume || told.busy;
     stop.id = "stop"; resume.id = "resume";
     if (run.state === "Completed") resume.title = "It has completed: clone it to run it again";
     const again = button("Clone …", () => clone(path, act));
     again.disabled = !told.can.clone; again.id = "clone";
+    const remove = button("Remove …", () => confirmed("Remove " + run.name + "?", "Its folder and all that it left are deleted: results, logs, checkpoints. Nothing brings them back.", "Remove it", async () => { if (await act("remove", {})) location.hash = "#/runs"; }), "danger");
+    remove.disabled = !told.can.remove; remove.id = "remove";
     const report = button("Report", () => openTicket(path, ""));
     report.id = "report";
     const facts = [["started", moment(run.started)], ["took", run.duration === null ? "" : lasting(run.duration)], ["hosts", run.hosts || ""], ["place", run.place], ["image", run.image || ""],
-      ["attempts", told.attempts > 1 ? told.attempts : ""], ["tags", Object.entries(run.tags).map(([name, text]) => name + "=" + text).join(", ")], ["folder", run.folder]];
-    top.replaceChildren(
+      ["attempts", told.attempts > 1 ? told.attempts : ""], ["folder", run.folder]];
+    labels.take(run, told.can.label);
+    keepingFocus(() => top.replaceChildren(
       make("div", { class: "bar" }, make("h1", {}, run.name), pill(run.state), make("span", { class: "soft" }, run.phase || ""),
-        make("span", { class: "acts" }, resume, again, report, stop), make("span", { class: "soft", id: "words" }, told.words.join(" · "))),
+        make("span", { class: "acts" }, resume, again, report, stop, remove), make("span", { class: "soft", id: "words" }, told.words.join(" · "))),
       phases(told.phases) || "",
-      make("dl", { class: "facts" }, ...facts.filter(one => one[1] !== "").map(([name, text]) => make("div", { class: name === "folder" ? "long" : null }, make("dt", {}, name), make("dd", {}, String(text))))));
+      make("dl", { class: "facts" }, ...facts.filter(one => one[1] !== "").map(([name, text]) => make("div", { class: name === "folder" ? "long" : null }, make("dt", {}, name), make("dd", {}, String(text)))))));
     const now = JSON.stringify([told.failure, told.findings]);
     if (now === failed) return;
     failed = now;
@@ -334,7 +341,8 @@ async function showRun(key, tab, query) {
       const answer = await ask(path + "/" + what, body);
       trouble(null);
       document.getElementById("words").textContent = answer.said;
-    } catch (error) { trouble(error); document.getElementById("words").textContent = error.message; }
+      return true;
+    } catch (error) { trouble(error); document.getElementById("words").textContent = error.message; return false; }
   }
 
   head();
@@ -347,6 +355,7 @@ async function showRun(key, tab, query) {
   else if (tab === "machine") machine(body, path + "/machine", () => told.run.state === "InProgress");
   else if (tab === "files") files(body, path, key);
   else if (tab === "settings") settings(body, told);
+  else if (tab === "lineage") followPage(body, "lineage/" + key);
   else curves(body, path + "/charts", () => told.run.state === "InProgress", query);
 }
 
@@ -403,7 +412,7 @@ function phases(list) {
 async function clone(path, act) {
   try {
     const { text } = await ask(path + "/clone");
-    const box = make("dialog", {}, make("h2", {}, "The job file that repeats this run"), make("pre", { id: "job-file" }, text),
+    const box = make("dialog", { "aria-label": "job file" }, make("h2", {}, "The job file that repeats this run"), make("pre", { id: "job-file" }, text),
       make("p", { class: "soft" }, "The same as: trainshed clone RUN > job.yaml"));
     box.append(make("div", { class: "bar" }, button("Run it again", () => { box.close(); act("again", {}); }, "main"),
       button("Copy", () => navigator.clipboard && navigator.clipboard.writeText(text)), button("Close", () => box.close())));
@@ -414,7 +423,7 @@ async function clone(path, act) {
 }
 
 function confirmed(question, what, word, act) {
-  const box = make("dialog", {}, make("h2", {}, question), make("p", { class: "soft" }, what));
+  const box = make("dialog", { "aria-label": question }, make("h2", {}, question), make("p", { class: "soft" }, what));
   box.append(make("div", { class: "bar" }, button("Close", () => box.close()), button(word, () => { box.close(); act(); }, "danger")));
   box.addEventListener("close", () => box.remove());
   document.body.append(box);
@@ -426,8 +435,8 @@ async function openTicket(path, file) {
   try {
     const { word } = await ask(path + "/ticket", { path: file });
     const name = encodeURIComponent(file ? file.split("/").pop() : "report.html");
-    if (tab) { tab.opener = null; tab.location = "/ticket/" + word + "/" + name; return; }
-    const link = make("a", { href: "/ticket/" + word + "/" + name, download: file ? file.split("/").pop() : null });
+    if (tab) { tab.opener = null; tab.location = new URL("ticket/" + word + "/" + name, location.href.split("#")[0]).href; return; }
+    const link = make("a", { href: "ticket/" + word + "/" + name, download: file ? file.split("/").pop() : null });
     link.click();
   } catch (error) { if (tab) tab.close(); trouble(error); }
 }
@@ -600,8 +609,10 @@ function route() {
   shown++;
   const [path, query] = location.hash.split("?");
   const [, view, what, tab] = path.split("/");
+  markPage(view);
   if (view === "run" && what) showRun(what, tab || "curves", query);
   else if (view === "overlay" && what) showOverlay(what.split(","), query);
+  else if (view in PAGES && view !== "runs") showPage(view, what);
   else { lookOf(query); keepLook(); showList(); }
 }
 
