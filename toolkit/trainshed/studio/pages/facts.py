@@ -9,6 +9,7 @@ from trainshed.base.files import listed, read_bytes, read_object
 from trainshed.base.record import Record
 from trainshed.base.secrets import mask_leaves, mask_mapping
 from trainshed.contract.wire.findings import Finding, findings_in
+from trainshed.metrics.media_reading import Medium, media_of
 from trainshed.metrics.reading import Curve, Reader
 from trainshed.observe.goodput import told
 from trainshed.observe.job_marks import HostFiles, job_ledger
@@ -71,6 +72,7 @@ class RunFacts(Record):
     status: `status.json` of the runner, {} where there is none.
     whole: whether all metrics have been read.
     goodput: as `trainshed.observe.goodput` tells it, {} where nothing is known; goodput_of: what it is of, "" for the run.
+    media: pictures, tables and the like that its script has logged, by name.
     """
 
     name: str
@@ -80,6 +82,7 @@ class RunFacts(Record):
     whole: bool = True
     goodput: dict[str, Any] = {}  # noqa: RUF012
     goodput_of: str = ""
+    media: dict[str, tuple[Medium, ...]] = {}  # noqa: RUF012
 
     @property
     def hosts(self) -> tuple[HostFacts, ...]:
@@ -137,13 +140,15 @@ def gather(
     """
     read = read_attempts(attempts, secrets)
     metrics = Reader()
-    whole = metrics.read_on((output for hosts in attempts for output, _ in hosts), seconds)
+    outputs = [output for hosts in attempts for output, _ in hosts]
+    whole = metrics.read_on(outputs, seconds)
     known = [host for attempt in read for host in attempt.hosts]
     job = next((text for host in reversed(known) if (text := mapping(host.record.get("job")).get("name"))), "")
     curves = {str(mask_leaves(curve.name, secrets)): curve for curve in metrics.curves().values()}
     of = "of this host alone, from the start of `train`" if goodput is None else ""
     spent = _goodput(read) if goodput is None else goodput
-    return RunFacts(name or str(mask_leaves(job, secrets)), read, curves, mask_leaves(status, secrets), whole, spent, of)
+    told = (name or str(mask_leaves(job, secrets)), read, curves, mask_leaves(status, secrets))
+    return RunFacts(*told, whole, spent, of, media_of(outputs))
 
 
 def _goodput(attempts: Sequence[Attempt]) -> dict[str, Any]:

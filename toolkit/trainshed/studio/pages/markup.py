@@ -73,7 +73,7 @@ def legend(entries: Iterable[tuple[str, str, str]]) -> str:
 def document(title: str, body: str, style: str) -> str:
     """A whole page: it may load nothing, run nothing, send nothing."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'

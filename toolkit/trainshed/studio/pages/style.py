@@ -30,6 +30,7 @@ STYLE = (
     "gap:10px 18px;margin:0}.facts div{min-width:0}.facts dt{color:var(--soft);font-size:12px}"
     ".facts dd{margin:0;overflow-wrap:anywhere;font-variant-numeric:tabular-nums}"
     ".grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,470px),1fr));gap:18px 22px}"
+    ".media img{max-width:100%;min-width:96px;height:auto;margin:0 0 10px}"
     "figure{margin:0;min-width:0}figure .note{margin:0 0 3px;font-size:12px}svg{display:block;width:100%;height:auto}"
     "svg text{font-size:11px;fill:var(--soft);font-family:inherit;font-variant-numeric:tabular-nums}"
     "svg .inside{fill:var(--card);font-weight:600}svg .row{fill:var(--ink);font-size:12px}.grd{stroke:var(--grid);fill:none}"

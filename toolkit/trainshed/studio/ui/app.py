@@ -15,15 +15,16 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from starlette.routing import Route
 
 from trainshed.base.errors import TrainshedError
+from trainshed.metrics.media_reading import media_of
 from trainshed.runner.control import operations
-from trainshed.runner.state.outputs import attempts_of
+from trainshed.runner.state.outputs import attempts_of, outputs_of
 from trainshed.runner.state.run_goodput import goodput_of
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.catalogue.language import ExpressionError
 from trainshed.studio.pages.facts import RunFacts, read_attempts
 from trainshed.studio.pages.report import report
 
-from . import browse, logbook
+from . import album, browse, logbook
 from .actions import Actions
 from .catalog import Catalog, key_of, said
 from .connection import mark_as_proven
@@ -35,7 +36,7 @@ from .tickets import Tickets
 
 STATIC = os.path.join(os.path.dirname(os.path.abspath(__file__)), "static")
 FILES = {
-    "app.js": "text/javascript", "uPlot.iife.min.js": "text/javascript",
+    "app.js": "text/javascript", "media.js": "text/javascript", "uPlot.iife.min.js": "text/javascript",
     "style.css": "text/css", "uPlot.min.css": "text/css",
 }  # fmt: skip
 MOST_OVERLAID = 24
@@ -68,6 +69,8 @@ class Site:
             "/charts": ("POST", self._charts),
             "/machine": ("POST", self._machine),
             "/log": ("GET", self._log),
+            "/media": ("GET", self._media),
+            "/medium": ("GET", self._medium),
             "/search": ("GET", self._search),
             "/files": ("GET", self._files),
             "/clone": ("GET", self._clone),
@@ -108,7 +111,9 @@ class Site:
         mark_as_proven(request.scope)
         if not held[1]:
             page = await run_in_threadpool(self._report, run)
-            policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+            policy = (
+                "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+            )
             return HTMLResponse(page, headers={"Content-Security-Policy": policy})
         try:
             fd, size = browse.opened(run.folder, held[1])
@@ -120,7 +125,8 @@ class Site:
     def _report(self, run: Stored) -> str:
         curves, whole = self._plots.curves(run.folder, 10.0)
         spent = goodput_of(run) or {}
-        return report(RunFacts(run.name, read_attempts(attempts_of(run.folder)), curves, run.status, whole, spent))
+        told = (run.name, read_attempts(attempts_of(run.folder)), curves, run.status, whole, spent)
+        return report(RunFacts(*told, media=media_of(outputs_of(run.folder))))
 
     # --- data ---------------------------------------------------------------------------------------------------------
 
@@ -192,6 +198,12 @@ class Site:
     def _log(self, run: Stored, asked: dict[str, Any]) -> Any:
         place = _whole(asked.get("place"), -1)
         return logbook.piece(_log_of(run, asked), place, back=asked.get("back") == "1")
+
+    def _media(self, run: Stored, asked: dict[str, Any]) -> Any:
+        return album.listed(run.folder, str(asked.get("had", "")))
+
+    def _medium(self, run: Stored, asked: dict[str, Any]) -> Any:
+        return album.one(run.folder, str(asked.get("file", "")), str(asked.get("kind", "")))
 
     def _search(self, run: Stored, asked: dict[str, Any]) -> Any:
         return logbook.search(_log_of(run, asked), str(asked.get("text", "")), _whole(asked.get("place"), 0))

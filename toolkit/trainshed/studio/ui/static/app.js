@@ -501,7 +501,7 @@ async function showRun(key, tab, query) {
   options.find = new URLSearchParams(query).get("find") || "";
   const top = make("div", { class: "card" });
   const tabs = make("nav", { class: "tabs" });
-  for (const name of ["curves", "machine", "logs", "files", "settings"]) tabs.append(make("a", { href: "#/run/" + key + "/" + name, class: name === tab ? "on" : null }, name));
+  for (const name of ["curves", "media", "machine", "logs", "files", "settings"]) tabs.append(make("a", { href: "#/run/" + key + "/" + name, class: name === tab ? "on" : null }, name));
   const fail = make("div");
   const body = make("div");
   main.replaceChildren(top, fail, tabs, body);
@@ -552,6 +552,7 @@ async function showRun(key, tab, query) {
   });
   if (tab === "logs") logs(body, path, told);
   else if (tab === "machine") machine(body, path + "/machine", () => told.run.state === "InProgress");
+  else if (tab === "media") media(body, path, () => told.run.state === "InProgress");
   else if (tab === "files") files(body, path, key);
   else if (tab === "settings") settings(body, told);
   else curves(body, path + "/charts", () => told.run.state === "InProgress");
