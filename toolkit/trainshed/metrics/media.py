@@ -112,7 +112,9 @@ class Figure(Loggable):
 
     def _content(self) -> Content:
         """PNG for matplotlib's, JSON for plotly's."""
-        drawn = self.value.get_figure() if hasattr(self.value, "get_figure") else self.value
+        drawn = self.value
+        if not hasattr(drawn, "savefig") and hasattr(drawn, "get_figure"):  # axes
+            drawn = drawn.get_figure()
         if hasattr(drawn, "savefig"):
             file = io.BytesIO()
             drawn.savefig(file, format="png", dpi=100)

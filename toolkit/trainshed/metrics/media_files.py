@@ -35,6 +35,7 @@ MOST_STEPS = 100  # of a name
 MOST_NAMES = 100
 MOST_BYTES = 256 << 20  # of a process
 MOST_OF_ALL = 1 << 30  # bytes of a host's folder, beyond which a new process keeps nothing
+_MOST_SAID = 50  # lines on stderr
 _SPARE_LINES = 1000  # of files that are gone, before the index is written anew
 
 
@@ -91,7 +92,7 @@ class Album:
             except WrongKind as error:
                 raise TypeError(f"{name!r}: {error}") from error
             except Exception as error:  # a picture never ends a training
-                self._say(f"{name!r} is not kept: {type(error).__name__}: {error}", type(error).__name__)
+                self._say(f"{name!r} is not kept: {type(error).__name__}: {error}", f"{name} {type(error).__name__}")
                 continue
             if len(content.data) <= LARGEST:
                 taken.append((one, content))
@@ -183,7 +184,7 @@ class Album:
 
     def _say(self, text: str, cause: str) -> None:
         """Once a cause."""
-        if cause not in self._said:
+        if cause not in self._said and len(self._said) < _MOST_SAID:
             self._said.add(cause)
             print(f"trainshed: metrics.log: {text}", file=sys.stderr, flush=True)
 

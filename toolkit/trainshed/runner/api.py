@@ -17,6 +17,7 @@ from typing import Any
 from trainshed.base.errors import JobError, Problem, TrainshedError
 from trainshed.base.voice import tell
 from trainshed.contract.hyperparameters import SpelledFloat
+from trainshed.metrics.media_reading import Medium, media_of
 from trainshed.observe.goodput import share_of
 
 from .control.detached import start
@@ -27,7 +28,7 @@ from .job import places, read
 from .job.job import Job
 from .job.nodes import Node
 from .job.request import is_job_file, read_file
-from .state.outputs import last_values
+from .state.outputs import last_values, outputs_of
 from .state.run_goodput import goodput_of
 from .state.stored import Stored, every, load, newest
 from .state.stored import find as find_stored
@@ -81,6 +82,10 @@ class Training:
         """Last value of each metric so far, also while the run goes on; NaN and infinities as such."""
         run = self._load()
         return last_values(run.folder, run.status)
+
+    def media(self) -> dict[str, tuple[Medium, ...]]:
+        """Pictures, tables and the like that its script has logged so far, by name, each in the order of its steps."""
+        return media_of(outputs_of(self.folder))
 
     @property
     def goodput(self) -> float | None:

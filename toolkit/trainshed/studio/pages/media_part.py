@@ -44,9 +44,12 @@ def draw_media(media: Mapping[str, Sequence[Medium]], largest: int) -> str:
 
 
 def _spread(found: Sequence[Medium]) -> list[Medium]:
-    """A few of them, the first and the last among them."""
-    count = min(STEPS, len(found))
-    return [found[round(number * (len(found) - 1) / max(1, count - 1))] for number in range(count)][-count:]
+    """A few of them: of the latest call, and one each of earlier ones, the first among those."""
+    calls = {(one.path.rpartition("/")[0], one.call): one for one in reversed(found)}  # the first file of each, latest first
+    last = [one for one in found if (one.path.rpartition("/")[0], one.call) == next(iter(calls))][:STEPS]
+    before = [*calls.values()][:0:-1]
+    count = min(STEPS - len(last), len(before))
+    return [before[round(number * (len(before) - 1) / max(1, count - 1))] for number in range(count)] + last
 
 
 def _one(medium: Medium, all_of_name: Sequence[Medium]) -> str:
