@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from support.extras import needs
 from support.lazy import Lazy
 from trainshed.metrics import Audio, Figure, Histogram, Image, Table, Text
 from trainshed.metrics.media import BINS, MOST_ROWS, MOST_SIDE, WrongKind, content_of, loggables
 
+needs("numpy")
 numpy: Any = Lazy("numpy")
 
 
