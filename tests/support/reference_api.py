@@ -125,9 +125,19 @@ def _found(face: str, name: str) -> tuple[Definition, ...]:
     found: list[Definition] = []
     body = tree_of(_file(module)).body
     for part in path:
-        found.append(next(one for one in body if isinstance(one, Definition) and one.name == part))
-        body = found[-1].body
+        node = next(one for one in body if isinstance(one, Definition) and one.name == part)
+        found.append(_whole(node, body) if isinstance(node, ast.ClassDef) else node)
+        body = node.body
     return tuple(found)
+
+
+def _whole(node: ast.ClassDef, body: list[ast.stmt]) -> ast.ClassDef:
+    """A class with the `__init__` of its base in the same module, where it has none."""
+    named = [one for one in body if isinstance(one, ast.ClassDef) and one.name in {ast.unparse(base) for base in node.bases}]
+    made = [one for cls in (node, *named) for one in cls.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+    if not made or made[0] in node.body:
+        return node
+    return ast.ClassDef(node.name, node.bases, [], [*node.body, made[0]], node.decorator_list, lineno=0)
 
 
 def _home(module: str, name: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ for step in range(1, 4):
     print(f"metric acc={step} step={step}", flush=True)
 from trainshed import metrics
 metrics.log({"odd (name)": float("nan")}, step=1)
-metrics.log({"odd (name)": float("inf")}, step=2)
+metrics.log({"odd (name)": float("inf"), "words": metrics.Text("good")}, step=2)
 pathlib.Path(os.environ["SM_MODEL_DIR"], "weights").write_text("7")
 """
 JOB = "name: digits\nprogram: train.py\nsource_dir: src\nhyperparameters: {lr: 0.1, api_token: secretsecret}\n"
@@ -74,13 +74,14 @@ def test_mlflow_gets_each_run_once_however_often_it_is_exported(measured: Projec
     again = measured.trainshed("export", "mlflow", "./one", "./two", "--model", **environment)
 
     assert first.status == again.status == 0, first.output + again.output
-    assert ": 8 values sent; run " in first.stderr and ": 0 values sent, 1 files of the model; run " in again.stderr
+    assert ": 8 values sent, 1 pictures and the like; run " in first.stderr
+    assert ": 0 values sent, 1 pictures and the like, 1 files of the model; run " in again.stderr
     one, two = in_mlflow(address)
     assert (one["experiment"], one["status"], two["status"]) == ("digits", "FINISHED", "FINISHED")
     assert one["params"] == {"lr": "0.1", "api_token": "******"} and one["tags"]["who"] == "one"
     assert sorted(one["history"]["loss"]) == [[1, 1.0], [2, 0.5], [3, 1 / 3]]
     (odd,) = [name for name in one["history"] if name.startswith("odd")]
-    assert len(one["history"][odd]) == 2 and one["files"] == ["model/weights"]
+    assert len(one["history"][odd]) == 2 and one["files"] == ["model/weights", "media/words/step-00000002-1.txt"]
 
 
 @pytest.mark.safety

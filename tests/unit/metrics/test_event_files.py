@@ -119,7 +119,7 @@ def test_tensorboard_reads_what_is_written_for_it(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     points = [Point("val/loss", value, 50.0 + step, step) for step, value in enumerate([0.5, 0.25, -1e30])]
-    assert write(str(tmp_path / "logs"), curves_of(points).values()) == 3
+    assert write(str(tmp_path / "logs"), curves_of(points).values(), {}) == (3, 0)
     reader = EventAccumulator(str(tmp_path / "logs"))
     reader.Reload()
 

@@ -141,7 +141,8 @@ def test_event_files_count_where_no_metric_has_their_name_and_are_read_on(tmp_pa
 
     write(tmp_path, "a.json", *run([3, 2]))
     points = [Point("events", float(n), 1.0 + n, n) for n in range(3)]
-    write_events(str(tmp_path / "made"), curves_of([*points, *(point.replace(name="loss") for point in points)]).values())
+    series = curves_of([*points, *(point.replace(name="loss") for point in points)]).values()
+    write_events(str(tmp_path / "made"), series, {})
     (made,) = (tmp_path / "made").iterdir()
     (tmp_path / "tensorboard").mkdir()
     held = Reader()

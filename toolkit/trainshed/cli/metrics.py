@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from trainshed.metrics.media_reading import Medium
     from trainshed.metrics.reading import Curve
 
 BLOCK = 1 << 20
@@ -54,16 +55,19 @@ def run(options: Namespace) -> int:
 
 
 def _show(options: Namespace) -> int:
+    from trainshed.metrics.media_reading import media_of
     from trainshed.metrics.reading import read
     from trainshed.runner.state.outputs import outputs_of
 
     stored = run_of(options)
-    series = read(outputs_of(stored.folder))
+    outputs = outputs_of(stored.folder)
+    series = read(outputs)
     if options.tensorboard:
         from trainshed.metrics.tensorboard import write
 
-        count = write(options.tensorboard, series.values())
-        print(visible(f"{count} values of {len(series)} metrics: tensorboard --logdir {options.tensorboard}"))
+        count, others = write(options.tensorboard, series.values(), media_of(outputs))
+        more = f" and {others} pictures and the like" if others else ""
+        print(visible(f"{count} values of {len(series)} metrics{more}: tensorboard --logdir {options.tensorboard}"))
         return EXIT_SUCCESS
     if options.json:
         if options.csv:
@@ -71,9 +75,11 @@ def _show(options: Namespace) -> int:
         _print_json(series)
         return EXIT_SUCCESS
     if not options.csv:
-        if not series:
+        media = media_of(outputs)
+        if not series and not media:
             print(f"{stored.name} has no metrics{'' if stored.ended else ' yet'}; docs/metrics.md says where they come from")
         _table(series)
+        _media_table(media)
         return EXIT_SUCCESS
     import csv
 
@@ -126,8 +132,22 @@ def _table(series: dict[str, Curve]) -> None:
     for one in _rows(series):
         name, count, *numbers = one.values()
         rows.append([name, str(count), *(f"{value:.6g}" for value in numbers)])
+    _print_rows(rows)
+
+
+def _media_table(media: dict[str, tuple[Medium, ...]]) -> None:
+    """Pictures, tables and the like, each name with its latest file."""
+    rows = [["name", "kind", "kept", "logged", "last step", "last file"]]
+    for name, found in media.items():
+        last, steps = found[-1], len({(one.path.rpartition("/")[0], one.call) for one in found})
+        rows.append([name, last.kind, str(steps), str(last.call), str("" if last.step is None else last.step), last.path])
+    _print_rows(rows)
+
+
+def _print_rows(rows: list[list[str]]) -> None:
+    """A table; nothing where it has a head alone."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if series else []:
+    for row in rows if len(rows) > 1 else []:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         print(visible("  ".join(cells)))
 

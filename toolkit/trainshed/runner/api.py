@@ -20,6 +20,7 @@ from trainshed.base.errors import JobError, Problem, TrainshedError
 from trainshed.base.voice import tell
 from trainshed.base.wings import has_wing, module_of_wing
 from trainshed.contract.hyperparameters import SpelledFloat
+from trainshed.metrics.media_reading import Medium, media_of
 from trainshed.metrics.reading import Reader, by_step
 from trainshed.observe.goodput import share_of
 
@@ -110,6 +111,10 @@ class Training:
             if over:
                 return
             time.sleep(_LOOK)
+
+    def media(self) -> dict[str, tuple[Medium, ...]]:
+        """Pictures, tables and the like that its script has logged so far, by name, each in the order of its steps."""
+        return media_of(outputs_of(self.folder))
 
     @property
     def goodput(self) -> float | None:

@@ -53,8 +53,9 @@ def _tensorboard(runs: list[Stored], folder: str) -> int:
     from trainshed.studio.tracking.exported import exported
 
     for one in map(exported, runs):
-        count = replace(f"{folder}/{one.name}", one.series)
-        say(f"{folder}/{one.name}: {count} values of {len(one.series)} metrics")
+        count, others = replace(f"{folder}/{one.name}", one.series, one.media)
+        more = f", {others} pictures and the like" if others else ""
+        say(f"{folder}/{one.name}: {count} values of {len(one.series)} metrics{more}")
     return EXIT_SUCCESS
 
 
@@ -67,9 +68,10 @@ def _mlflow(runs: list[Stored], options: Namespace) -> int:
         name = options.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or experiment_of(stored)
         with alone_with(one.folder):
             store = open_run(one, options.to, name)
-            count, files = send_all(one, store, model=options.model)
+            count, others, files = send_all(one, store, model=options.model)
+        more = f", {others} pictures and the like" if others else ""
         model = f", {files} files of the model" if options.model else ""
-        say(f"{one.name}: {count} values sent{model}; run {store.id} of the experiment {name}")
+        say(f"{one.name}: {count} values sent{more}{model}; run {store.id} of the experiment {name}")
     return EXIT_SUCCESS
 
 

@@ -10,6 +10,7 @@ from trainshed.base.files import listed, read_bytes, read_object
 from trainshed.base.record import Record
 from trainshed.base.secrets import mask_leaves, mask_mapping
 from trainshed.contract.wire.findings import Finding, findings_in
+from trainshed.metrics.media_reading import Medium, media_of
 from trainshed.metrics.reading import Curve, Reader
 from trainshed.observe.goodput import told
 from trainshed.observe.job_marks import HostFiles, job_ledger
@@ -87,6 +88,7 @@ class RunFacts(Record):
     whole: whether all metrics have been read.
     goodput: as `trainshed.observe.goodput` tells it, {} where nothing is known; goodput_of: what it is of, "" for the run.
     checkpoints: the folder of its checkpoints, "" where nobody says it.
+    media: pictures, tables and the like that its script has logged, by name.
     """
 
     name: str
@@ -97,6 +99,7 @@ class RunFacts(Record):
     goodput: dict[str, Any] = {}  # noqa: RUF012
     goodput_of: str = ""
     checkpoints: str = ""
+    media: dict[str, tuple[Medium, ...]] = {}  # noqa: RUF012
 
     @property
     def hosts(self) -> tuple[HostFacts, ...]:
@@ -154,13 +157,15 @@ def gather(
     """
     read = read_attempts(attempts, secrets)
     metrics = Reader()
-    whole = metrics.read_on((output for hosts in attempts for output, _ in hosts), seconds)
+    outputs = [output for hosts in attempts for output, _ in hosts]
+    whole = metrics.read_on(outputs, seconds)
     known = [host for attempt in read for host in attempt.hosts]
     job = next((text for host in reversed(known) if (text := mapping(host.record.get("job")).get("name"))), "")
     curves = {str(mask_leaves(curve.name, secrets)): curve for curve in metrics.curves().values()}
     of = "of this host alone, from the start of `train`" if goodput is None else ""
     spent = _goodput(read) if goodput is None else goodput
-    return RunFacts(name or str(mask_leaves(job, secrets)), read, curves, mask_leaves(status, secrets), whole, spent, of)
+    told = (name or str(mask_leaves(job, secrets)), read, curves, mask_leaves(status, secrets))
+    return RunFacts(*told, whole, spent, of, media=media_of(outputs))
 
 
 def _goodput(attempts: Sequence[Attempt]) -> dict[str, Any]:

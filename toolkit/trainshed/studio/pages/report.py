@@ -16,6 +16,7 @@ from .curves import RunLine, chart_of, groups
 from .events import events_of
 from .facts import entries, mapping, number, words
 from .markup import bounded, document, more, picture, section, table, text
+from .media_part import draw_media
 from .profiled import draw_steps, draw_system
 from .schedule import draw_schedule
 from .style import STYLE
@@ -33,11 +34,12 @@ PARTS = 240  # columns of a curve, where there is room
 _LEAST_PARTS = 40
 _MOST_CHARTS = 36
 _MOST_IN_SUMMARY = 8
+_MOST_MEDIA = 0.3  # of the page may be pictures
 _MOST_FIXED = 0.6  # of the page may be other things than charts
 
 
 # Parts that a page can do without, the first of them first.
-_SPARED = ("schedule", "settings", "tables", "timeline", "rules")
+_SPARED = ("schedule", "settings", "media", "tables", "timeline", "rules")
 
 
 def report(run: RunFacts, largest: int = LARGEST) -> str:
@@ -48,7 +50,7 @@ def report(run: RunFacts, largest: int = LARGEST) -> str:
     """
     wanted = groups(list(run.curves))
     system, steps = read_system(*run.profilers), read_steps(*run.profilers)
-    fixed = _fixed(run)
+    fixed = _fixed(run) | {"media": draw_media(run.media, int(largest * _MOST_MEDIA))}
     spared = list(_SPARED)
     while spared and sum(len(part.encode()) for part in fixed.values()) > largest * _MOST_FIXED:
         fixed[spared.pop(0)] = ""
@@ -95,7 +97,8 @@ def _fixed(run: RunFacts) -> dict[str, str]:
 
 def _page(run: RunFacts, fixed: dict[str, str], charts: str, profile: str, missing: list[str]) -> str:
     before, after = ("card", "failure", "goodput", "rules", "tables"), ("timeline", "schedule", "settings")
-    body = "".join([*map(fixed.__getitem__, before), _pictures(run), charts, profile, *map(fixed.__getitem__, after)])
+    drawn = [_pictures(run), charts, fixed["media"], profile]
+    body = "".join([*map(fixed.__getitem__, before), *drawn, *map(fixed.__getitem__, after)])
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     lost = f"; left out, since it would be too large: {text(', '.join(missing))}" if missing else ""
     foot = f"<footer>made by trainshed {text(trainshed.__version__)}, {made}{lost}</footer>"

@@ -16,6 +16,7 @@ STYLE = (
     ".facts dd{margin:0;overflow-wrap:anywhere;font-variant-numeric:tabular-nums}"
     ".grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,470px),1fr));gap:18px 22px}"
     ".card-of{min-width:0}.card-of .note{margin:0 0 3px;font-size:12px}"
+    ".media img{max-width:100%;min-width:96px;height:auto;margin:0 0 10px}"
     "p.bad{color:var(--bad)}"
     ".scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}"
     "th,td{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--line);vertical-align:top;"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from trainshed.metrics.media_reading import Medium, media_of
 from trainshed.metrics.reading import Curve, read
 from trainshed.runner.state.outputs import outputs_of
 from trainshed.runner.state.provenance import provenance_of
@@ -19,7 +20,7 @@ class Exported:
     key: by which it is found again: its id, of a copy its folder.
     status: the platform's. over: whether nothing more comes. started, ended: seconds since 1970, 0 where nobody knows.
     parameters: hyperparameters, secrets masked. tags: of the job, and what the run notes of itself.
-    model: its folder.
+    media: pictures, tables and the like, by name. model: its folder.
     """
 
     key: str
@@ -32,11 +33,12 @@ class Exported:
     parameters: dict[str, Any] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     series: tuple[Curve, ...] = ()
+    media: dict[str, tuple[Medium, ...]] = field(default_factory=dict)
     model: str = ""
 
 
 def exported(run: Stored, *, metrics: bool = True) -> Exported:
-    """A run's values. metrics: whether the curves are read, too."""
+    """A run's values. metrics: whether the curves and the media are read, too."""
     known = provenance_of(run)
     given = run.ours.get("Tags")
     tags = {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
@@ -62,6 +64,7 @@ def exported(run: Stored, *, metrics: bool = True) -> Exported:
         parameters=parameters if isinstance(parameters, dict) else {},
         tags={**tags, **{name: str(value) for name, value in notes.items() if value}},
         series=tuple(series.values()),
+        media=media_of(outputs_of(run.folder)) if metrics else {},
         model=f"{run.folder}/model",
     )
 

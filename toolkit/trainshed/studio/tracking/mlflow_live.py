@@ -87,7 +87,7 @@ class Live:
         run = exported(load(self.folder))
         self._look_for_theirs({one.name for one in run.series}, store)
         with alone_with(self.folder):
-            count, _ = send_all(run, store)
+            count, _, _ = send_all(run, store)
         return count
 
     def _look_for_theirs(self, names: set[str], store: MlflowRun) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from trainshed.base.errors import TrainshedError, one_line, shorten
-from trainshed.base.files import read_object
+from trainshed.base.files import read_object, write_atomic
 from trainshed.base.secrets import mask_text
+from trainshed.metrics.media_reading import Medium
 from trainshed.metrics.points import Point
 from trainshed.runner.files.run import MLFLOW
 
@@ -89,6 +91,23 @@ class MlflowRun:
                 self._client.log_artifacts(self.id, folder, "model")
         return files
 
+    def send_media(self, media: Mapping[str, Sequence[Medium]]) -> int:
+        """Sends files as artifacts `media/NAME/STEP`; returns how many. Raises MlflowError."""
+        with tempfile.TemporaryDirectory() as folder:
+            count = 0
+            for name, found in media.items():
+                place = f"{folder}/{mlflow_name(name)}"
+                os.makedirs(place, exist_ok=True)
+                for one in found:
+                    at = f"step-{one.step:08d}" if one.step is not None else f"{one.call:08d}"
+                    with suppress(OSError, ValueError):  # it was thinned a moment ago
+                        write_atomic(f"{place}/{at}-{os.path.basename(one.path)}", one.read())
+                        count += 1
+            if count:
+                with _errors(self._address):
+                    self._client.log_artifacts(self.id, folder, "media")
+        return count
+
     def end(self, run: Exported) -> None:
         """Closes it with the status and end of the run; one that the user has named stays open. Raises MlflowError."""
         if self._given:
@@ -135,8 +154,8 @@ def open_run(run: Exported, address: str, experiment: str, *, name: str = "", ru
         return MlflowRun(client, made.info.run_id, address)
 
 
-def send_all(run: Exported, store: MlflowRun, *, model: bool = False) -> tuple[int, int]:
-    """Sends what MLflow lacks of a run: (values of metrics, files of the model). Raises MlflowError."""
+def send_all(run: Exported, store: MlflowRun, *, model: bool = False) -> tuple[int, int, int]:
+    """Sends what MLflow lacks of a run: (values of metrics, files of media, files of the model). Raises MlflowError."""
     store.describe(run)
     count = 0
     there = store.names()
@@ -148,10 +167,11 @@ def send_all(run: Exported, store: MlflowRun, *, model: bool = False) -> tuple[i
         held = store.values(name) if name in there else set()
         values = [value_of(name, point, number) for number, point in enumerate(one.points(), 1)]
         count += store.send(value for value in values if (value[1], value[2], _comparable(value[3])) not in held)
+    others = store.send_media(run.media)
     files = store.send_model(run.model) if model else 0
     if run.over:
         store.end(run)
-    return count, files
+    return count, others, files
 
 
 def value_of(name: str, point: Point, number: int) -> Value:

@@ -15,8 +15,9 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from starlette.routing import Route
 
 from trainshed.base.errors import TrainshedError
+from trainshed.metrics.media_reading import media_of
 from trainshed.runner.control import operations
-from trainshed.runner.state.outputs import attempts_of
+from trainshed.runner.state.outputs import attempts_of, outputs_of
 from trainshed.runner.state.run_goodput import goodput_of
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.catalogue.language import ExpressionError
@@ -27,7 +28,7 @@ from trainshed.studio.pages.facts import RunFacts, read_attempts
 from trainshed.studio.pages.markup import drawing, source_of
 from trainshed.studio.pages.report import report
 
-from . import browse, logbook
+from . import album, browse, logbook
 from .actions import Actions
 from .catalog import Catalog, key_of, said
 from .connection import mark_as_proven
@@ -43,7 +44,7 @@ from .views.known import Known
 
 STATIC = os.path.join(os.path.dirname(os.path.abspath(__file__)), "static")
 FILES = {  # of the page, and of the engine of charts
-    **dict.fromkeys(("app.js", "pages.js", "grouping.js", "style.css"), STATIC),
+    **dict.fromkeys(("app.js", "pages.js", "media.js", "grouping.js", "style.css"), STATIC),
     **dict.fromkeys(("charts.js", "curves.js", "many.js", "charts.css"), engine.STATIC),
 }
 KINDS = {".js": "text/javascript", ".css": "text/css"}
@@ -79,6 +80,8 @@ class Site:
             "/charts": ("POST", self._charts),
             "/machine": ("POST", self._machine),
             "/log": ("GET", self._log),
+            "/media": ("GET", self._media),
+            "/medium": ("GET", self._medium),
             "/search": ("GET", self._search),
             "/files": ("GET", self._files),
             "/clone": ("GET", self._clone),
@@ -157,8 +160,8 @@ class Site:
     def _report(self, run: Stored) -> str:
         curves, whole = self._plots.curves(run.folder, 10.0)
         spent = goodput_of(run) or {}
-        attempts = read_attempts(attempts_of(run.folder))
-        return report(RunFacts(run.name, attempts, curves, run.status, whole, spent, checkpoints=run.checkpoints))
+        told = (run.name, read_attempts(attempts_of(run.folder)), curves, run.status, whole, spent)
+        return report(RunFacts(*told, checkpoints=run.checkpoints, media=media_of(outputs_of(run.folder))))
 
     # --- data ---------------------------------------------------------------------------------------------------------
 
@@ -251,6 +254,12 @@ class Site:
     def _log(self, run: Stored, asked: dict[str, Any]) -> Any:
         place = _whole(asked.get("place"), -1)
         return logbook.piece(_log_of(run, asked), place, back=asked.get("back") == "1")
+
+    def _media(self, run: Stored, asked: dict[str, Any]) -> Any:
+        return album.listed(run.folder, str(asked.get("had", "")))
+
+    def _medium(self, run: Stored, asked: dict[str, Any]) -> Any:
+        return album.one(run.folder, str(asked.get("file", "")), str(asked.get("kind", "")))
 
     def _search(self, run: Stored, asked: dict[str, Any]) -> Any:
         return logbook.search(_log_of(run, asked), str(asked.get("text", "")), _whole(asked.get("place"), 0))

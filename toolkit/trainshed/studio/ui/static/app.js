@@ -297,7 +297,7 @@ async function showRun(key, tab, query) {
   const view = shown;
   const top = make("div", { class: "card" });
   const tabs = make("nav", { class: "tabs", "aria-label": "parts of the run" });
-  for (const name of ["curves", "machine", "logs", "files", "lineage", "settings"]) tabs.append(make("a", { href: "#/run/" + key + "/" + name, class: name === tab ? "on" : null, "aria-current": name === tab ? "true" : null }, name));
+  for (const name of ["curves", "media", "machine", "logs", "files", "lineage", "settings"]) tabs.append(make("a", { href: "#/run/" + key + "/" + name, class: name === tab ? "on" : null, "aria-current": name === tab ? "true" : null }, name));
   const fail = make("div");
   const body = make("div");
   const labels = new Labels(path, async () => { told = await ask(path); head(); });
@@ -353,6 +353,7 @@ async function showRun(key, tab, query) {
   });
   if (tab === "logs") logs(body, path, told);
   else if (tab === "machine") machine(body, path + "/machine", () => told.run.state === "InProgress");
+  else if (tab === "media") media(body, path, () => told.run.state === "InProgress");
   else if (tab === "files") files(body, path, key);
   else if (tab === "settings") settings(body, told);
   else if (tab === "lineage") followPage(body, "lineage/" + key);
