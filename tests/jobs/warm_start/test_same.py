@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import JobTree
-
 from jobs.warm_start.probe import PACKAGE, SCRIPT
 
 # Started twice, these are other numbers, and so are those that stand in names of files.

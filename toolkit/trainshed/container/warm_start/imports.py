@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 EVERYTHING = "*"  # among the names that were read: the whole environment
 _ONLY_AST = 0x400  # ast.PyCF_ONLY_AST; `ast` itself is for the script to load
-# These look through the whole environment for names that begin so, and at no others.
-_BY_PREFIX = {"tqdm.utils": "TQDM_", "fsspec.config": "FSSPEC_"}
+# These look through the whole environment for names that begin so, and at no others. Ours reads more, and anew in each rank.
+_BY_PREFIX = {"tqdm.utils": "TQDM_", "fsspec.config": "FSSPEC_", "trainshed.observe.stepping.hooks": "TRAINSHED"}
 _ABOVE = frozenset(("os", "collections.abc", "_collections_abc", None))
 _OF_ONE = frozenset(("__getitem__", "__setitem__", "__delitem__"))
 

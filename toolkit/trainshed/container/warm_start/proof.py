@@ -12,6 +12,11 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
+
+# By their attributes, what may have noted the number of the process: fsspec's classes and tempfile's names compare it with
+# their process's at each use, and each rank renews what measures its steps (`observe/stepping`).
+_RENEWED = tuple(map(frozenset, (("_pid", "_cache"), ("_rng_pid",), ("_pid", "_facts"), ("Pid", "World"))))
 
 
 def tool_at_work() -> str:
@@ -42,12 +47,13 @@ def _preloaded() -> bool:
     return listed or bool(os.environ.get("LD_PRELOAD") or os.environ.get("LD_AUDIT"))
 
 
-def not_inherited(opened: Iterable[str], is_users: Callable[[str], bool]) -> str:
+def not_inherited(opened: Iterable[str], is_users: Callable[[str], bool], gc: Any) -> str:
     """What imports have left that a fork does not hand on, or shares with others; "" for nothing.
 
     Args:
         opened: what descriptors may be open, as /proc/self/fd shows them.
         is_users: whether a module's file is code of the user's.
+        gc: Python's module of this name, which the script may not have imported.
     """
     others = _threads()
     if others:
@@ -60,8 +66,8 @@ def not_inherited(opened: Iterable[str], is_users: Callable[[str], bool]) -> str
         return "importing set a timer"
     if _programs():
         return "importing started a program"
-    if name := _with_a_pid():
-        return f"importing {name} noted the number of the process"
+    if holder := _with_a_pid(gc):
+        return f"importing noted the number of the process in {holder}"
     users = [name for name, module in list(sys.modules.items()) if is_users(getattr(module, "__file__", None) or "")]
     return f"an installed package imports {users[0]}, which is not installed" if users else ""
 
@@ -119,14 +125,25 @@ def _programs() -> bool:
     return True
 
 
-def _with_a_pid() -> str:
-    """A module that holds the number of this process."""
+def _with_a_pid(gc: Any) -> str:
+    """Something that holds the number of this process, under a name with `pid`; "" for nothing."""
     own = os.getpid()
-    for name, module in list(sys.modules.items()):
-        for value in list(getattr(module, "__dict__", {}).values()):
-            if type(value) is int and value == own:
-                return name
+    for holder in gc.get_objects():
+        if any(type(value) is int and value == own for value in gc.get_referents(holder)):
+            attributes = holder if type(holder) is dict else _attributes(holder)
+            names = [name for name, value in attributes.items() if type(value) is int and value == own]
+            found = [name for name in names if isinstance(name, str) and "pid" in name.lower()]
+            if found and not any(known <= attributes.keys() for known in _RENEWED):
+                place = attributes.get("__name__") or attributes.get("__module__") or type(holder).__name__
+                return f"{place}.{found[0]}"
     return ""
+
+
+def _attributes(holder: object) -> dict[str, object]:
+    try:
+        return dict(object.__getattribute__(holder, "__dict__"))
+    except AttributeError:
+        return {}
 
 
 class Files:

@@ -11,9 +11,10 @@ import select
 import time
 
 from trainshed.contract.wire.variables import WARM_SOCKET
-from trainshed.machine.signals import signal
+from trainshed.machine.signals import STOP_SIGNALS, signal
 
 from ..supervisor.launch_plan import StartError
+from ..supervisor.rank import send
 from ..supervisor.spawn import make_room, open_pipe, spawn
 from ..supervisor.watcher import FOREVER, Watcher
 
@@ -30,11 +31,11 @@ IMPORT_SECONDS = 600.0  # then ranks are started plainly
 _FORK_SECONDS = 30.0
 _MOST_PRINTED = 1 << 15  # bytes that imports may print: each rank is given them at once, in a pipe that nobody reads yet
 _HIGH = 60  # the socket's number, so that the interpreter's own files have those that they would have
-# Variables in which ranks may differ from the interpreter that they are forked from: libraries of machine code, whose reading
-# nobody sees, look at them when they are used, and not when they are loaded.
+# Variables in which ranks may differ from the interpreter that they are forked from. Libraries of machine code, whose
+# reading nobody sees, look at these when they are used, and not when they are loaded.
 _OF_RANKS = frozenset(
     (
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG"),
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT", "SM_MASTER_PORT", "TF_CONFIG"),
         *("JAX_COORDINATOR_ADDRESS", "JAX_LOCAL_DEVICE_IDS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
         *("OMPI_COMM_WORLD_NODE_RANK", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RESTART_COUNT"),
     )
@@ -89,9 +90,8 @@ class WarmStart:
 
     def begin(self, spec: ProcessSpec) -> None:
         """Starts it, as a rank of this kind."""
-        import fcntl
-
         import _socket
+        import fcntl
 
         self._spec = spec
         ours, its = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -240,6 +240,7 @@ class WarmRanks(Watcher):
         self._specs = specs
         self._once = once
         self._tell = tell
+        self._stop: int = signal.SIGTERM
         self._since = time.monotonic()
         make_room(len(specs))
 
@@ -258,6 +259,10 @@ class WarmRanks(Watcher):
 
     def own_processes(self) -> tuple[int, ...]:
         return (self._warm.pid,) if self._warm.pid else ()
+
+    def signalled(self, number: int, grace: float) -> None:
+        if number in STOP_SIGNALS:
+            self._stop = number
 
     def turn(self, run: Supervised) -> None:
         if not self._specs:
@@ -291,7 +296,7 @@ class WarmRanks(Watcher):
             if process is None:
                 return
             if stopping:
-                run.end_helper(process)
+                send(process.pid, self._stop, group=spec.signal_group)
         if self._once:
             self._warm.dismiss()
         self._tell(len(specs) - len(plain), len(plain), plain[0] if plain else "", round(seconds, 3))

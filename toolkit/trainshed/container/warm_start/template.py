@@ -125,7 +125,7 @@ class Template:
         if _programs_ended() and not self._watch.programs:  # they were started past `subprocess`
             self._watch.reads.add(self._imports.EVERYTHING)
         opened = (*self._opened, os.readlink(f"/proc/self/fd/{self._fd}"), _STACKS)
-        why: str = self._proof.tool_at_work() or self._proof.not_inherited(opened, self._is_users)
+        why: str = self._proof.tool_at_work() or self._proof.not_inherited(opened, self._is_users, _borrow("gc"))
         if not why and not self._show_environment():
             return "this kernel does not let a process say what its environment is"
         return why
@@ -253,6 +253,8 @@ def _renew_state(unseeded: list[Any]) -> None:
         process.current_process().authkey = os.urandom(32)
     if threading := loaded("threading"):
         threading.main_thread()._set_native_id()
+    if hooks := loaded("trainshed.observe.stepping.hooks"):
+        hooks.renew()
     if logging := loaded("logging"):
         whole = isinstance(logging._startTime, int)  # since Python 3.13
         logging._startTime = time.time_ns() if whole else time.time()
