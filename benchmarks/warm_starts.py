@@ -3,9 +3,9 @@
     python benchmarks/warm_starts.py [--ranks 8] [--rounds 1]
 
 Each round runs one job plainly and with `trainshed_warm_start=auto`, in turns: ranks that import torch, meet by gloo, take a
-step of DistributedDataParallel by hand and end; in the first attempt rank 0 kills itself after that step. Printed are the
-CPU seconds of `train` with all that it started, those of a job that is not killed, the seconds to the first step and from
-the kill to the next step, and the proportional share of memory (PSS) of a rank at its step.
+step of DistributedDataParallel by hand and end: at once after that step, as programs of Python end, and after a restart,
+since rank 0 has killed itself. Printed are the CPU seconds of `train` with all that it started, the seconds to the first step and
+from the kill to the next step, and the proportional share of memory (PSS) of a rank at its step.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ if dist.get_rank() == 0:
         print("kill", time.time(), 0, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 dist.barrier()
+if os.environ["BENCH_END"] == "0":  # without what Python does at its end, which is no part of a start
+    os._exit(0)
 dist.destroy_process_group()
 """
 Numbers = dict[str, float]
 
 
-def run(how: str, ranks: int, kill: bool) -> Numbers:
+def run(how: str, ranks: int, kill: bool, end: bool) -> Numbers:
     """One job: CPU seconds, seconds to the first step, from the kill to the next one, MiB of a rank."""
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
@@ -58,7 +60,12 @@ def run(how: str, ranks: int, kill: bool) -> Numbers:
         (base / "input/config/hyperparameters.json").write_text(json.dumps({"sagemaker_program": "train.py", **settings}))
         environ = {
             **{name: os.environ[name] for name in ("PATH", "HOME")},
-            **{"SAGEMAKER_BASE_DIR": folder, "PYTHONPATH": str(ROOT / "toolkit"), "BENCH_KILL": str(int(kill))},
+            **{
+                "SAGEMAKER_BASE_DIR": folder,
+                "PYTHONPATH": str(ROOT / "toolkit"),
+                "BENCH_KILL": str(int(kill)),
+                "BENCH_END": str(int(end)),
+            },
         }
         before, began = cpu(), time.time()
         command = [sys.executable, "-m", "trainshed.container.main"]
@@ -89,9 +96,13 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
-    for kill in (False, True):
-        rounds = [{how: run(how, options.ranks, kill) for how in ("off", "auto")} for _ in range(options.rounds)]
-        print(f"{options.ranks} ranks, " + ("rank 0 killed once" if kill else "not killed"))
+    for what, kill, end in (
+        ("to their first step", False, False),
+        ("to their end", False, True),
+        ("rank 0 killed", True, True),
+    ):
+        rounds = [{how: run(how, options.ranks, kill, end) for how in ("off", "auto")} for _ in range(options.rounds)]
+        print(f"{options.ranks} ranks, {what}")
         for name in rounds[0]["off"]:
             plain, warm = (statistics.median(one[how][name] for one in rounds) for how in ("off", "auto"))
             if plain:
