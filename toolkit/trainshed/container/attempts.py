@@ -239,7 +239,8 @@ class Attempts:
             self._tell_started(0, len(plan.processes), why, 0.0)
             return []
         self._warm = self._warm or WarmStart()
-        return [WarmRanks(self._warm, plan.processes, not self._allowed, self._tell_started)]
+        hang_seconds = self._planned.job.settings.hang_seconds
+        return [WarmRanks(self._warm, plan.processes, not self._allowed, hang_seconds, self._tell_started)]
 
     def _tell_started(self, warm: int, plain: int, why: str, seconds: float) -> None:
         self._record.ranks_started(warm, plain, why, seconds)

@@ -206,6 +206,13 @@ def test_an_interpreter_that_cannot_be_started_is_done_without(tmp_path: Path, w
     assert "cannot be started" in warm.why
 
 
+def test_a_command_line_that_is_too_long_to_be_passed_on_is_done_without(tmp_path: Path, warm: WarmStart) -> None:
+    first = spec(tmp_path)
+    warm.begin(first.replace(argv=(*first.argv, *(["x" * 100_000] * 5))))
+
+    assert "cannot be started: [Errno 90] Message too long" in warm.why
+
+
 def test_a_python_that_does_not_run_the_hook_runs_nothing_of_the_script(tmp_path: Path, warm: WarmStart) -> None:
     first = spec(tmp_path, "open('ran', 'w')\n")
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
@@ -241,4 +248,4 @@ def test_ranks_that_are_different_programs_are_not_fit(tmp_path: Path) -> None:
 
 
 def test_a_watcher_without_ranks_waits_for_nothing(warm: WarmStart) -> None:
-    assert not WarmRanks(warm, (), False, lambda *_: None).busy()
+    assert not WarmRanks(warm, (), False, 0.0, lambda *_: None).busy()

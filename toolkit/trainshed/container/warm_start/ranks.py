@@ -20,14 +20,14 @@ from ..supervisor.watcher import FOREVER, Watcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
     from ..supervisor.watcher import Supervised
 
 HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
-IMPORT_SECONDS = 600.0  # then ranks are started plainly
+IMPORT_SECONDS = 600.0  # then ranks are started plainly; sooner where a job without any would count as hung
 _FORK_SECONDS = 30.0
 _MOST_PRINTED = 1 << 15  # bytes that imports may print: each rank is given them at once, in a pipe that nobody reads yet
 _HIGH = 60  # the socket's number, so that the interpreter's own files have those that they would have
@@ -95,10 +95,11 @@ class WarmStart:
 
         self._spec = spec
         ours, its = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        number = fcntl.fcntl(its.fileno(), fcntl.F_DUPFD, _HIGH)  # which programs inherit
+        number = -1
         path = os.pathsep.join((HOOK, spec.env["PYTHONPATH"]))
-        env = {**spec.env, "PYTHONPATH": path, WARM_SOCKET: f"{number}:"}
         try:
+            number = fcntl.fcntl(its.fileno(), fcntl.F_DUPFD, _HIGH)  # which programs inherit
+            env = {**spec.env, "PYTHONPATH": path, WARM_SOCKET: f"{number}:"}
             ours.send(b"\0".join(map(os.fsencode, spec.argv)))
             self.pid, *streams = spawn(spec.replace(argv=(spec.argv[0], "-c", ""), env=env))
         except (OSError, StartError) as error:
@@ -108,7 +109,7 @@ class WarmStart:
             ours.setblocking(False)
             self._socket, self._printed = ours, dict.fromkeys(streams, b"")
         finally:
-            os.close(number)
+            _close([number] if number >= 0 else [])
             its.close()
 
     def descriptors(self) -> dict[int, int]:
@@ -155,19 +156,14 @@ class WarmStart:
             made += open_pipe()
             pid = self._fork(changed, made[1], made[3])
         except OSError as error:
-            self._drop(made)
+            _close(made)
             self.give_up(f"the interpreter for it does not answer: {error}")
             raise _NotForked(self.why) from error
         except _NotForked:
-            self._drop(made)
+            _close(made)
             raise
-        os.close(made[1])
-        os.close(made[3])
+        _close([made[1], made[3]])
         return pid, made[0], made[2]
-
-    def _drop(self, descriptors: list[int]) -> None:
-        for fd in descriptors:
-            os.close(fd)
 
     def _fork(self, changed: dict[str, str], out: int, err: int) -> int:
         """Has a rank forked that writes to these pipes; returns its PID. Raises OSError, _NotForked."""
@@ -204,8 +200,7 @@ class WarmStart:
     def dismiss(self) -> None:
         """Lets it end; it does not come back."""
         self.ready = False
-        for fd in self._printed:
-            os.close(fd)
+        _close(self._printed)
         self._printed = {}
         if self._socket is not None:
             self._socket.close()
@@ -230,17 +225,24 @@ class WarmRanks(Watcher):
     Args:
         specs: the ranks.
         once: whether they are the last that it is there for.
+        hang_seconds: when a job counts as hung, 0 for never.
         tell: is told how many are forked, how many are started plainly and why, and how long they waited in seconds.
     """
 
     def __init__(
-        self, warm: WarmStart, specs: tuple[ProcessSpec, ...], once: bool, tell: Callable[[int, int, str, float], None]
+        self,
+        warm: WarmStart,
+        specs: tuple[ProcessSpec, ...],
+        once: bool,
+        hang_seconds: float,
+        tell: Callable[[int, int, str, float], None],
     ) -> None:
         self._warm = warm
         self._specs = specs
         self._once = once
         self._tell = tell
         self._stop: int = signal.SIGTERM
+        self._limit = min(IMPORT_SECONDS, hang_seconds / 2 or IMPORT_SECONDS)
         self._since = time.monotonic()
         make_room(len(specs))
 
@@ -251,7 +253,7 @@ class WarmRanks(Watcher):
         if not self._specs:
             return FOREVER
         if self._warm.waiting:
-            return max(0.0, self._since + IMPORT_SECONDS - time.monotonic())
+            return max(0.0, self._since + self._limit - time.monotonic())
         return 0.0
 
     def busy(self) -> bool:
@@ -272,8 +274,8 @@ class WarmRanks(Watcher):
         self._warm.take()
         if run.stopping:
             self._warm.give_up("the job was stopped before")
-        elif time.monotonic() > self._since + IMPORT_SECONDS:
-            self._warm.give_up(f"importing took more than {IMPORT_SECONDS:g} s")
+        elif self._warm.waiting and time.monotonic() > self._since + self._limit:
+            self._warm.give_up(f"importing took more than {self._limit:g} s")
         if not self._warm.waiting:
             self._start(run)
 
@@ -307,3 +309,8 @@ def _read(fd: int) -> bytes:
         return os.read(fd, _MOST_PRINTED + 1)
     except BlockingIOError:
         return b""
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for fd in descriptors:
+        os.close(fd)

@@ -26,9 +26,10 @@ def _begin():  # type: ignore[no-untyped-def]
     variable = _exec(os.path.join(wire, "variables.py"))["WARM_SOCKET"]
     socket, empty, _ = os.environ[variable].partition(":")
     if empty:
-        os.environ[variable] = socket
         argv = os.read(int(socket), 1 << 20).split(b"\0")
-        os.execv(argv[0], argv)
+        with open("/proc/self/environ", "rb") as file:  # without what Python itself sets at its start
+            given = dict(one.split(b"=", 1) for one in file.read().split(b"\0") if b"=" in one)
+        os.execve(argv[0], argv, {**given, os.fsencode(variable): os.fsencode(socket)})
     os.set_inheritable(int(socket), False)
     made = _exec(os.path.join(os.path.dirname(_HERE), "template.py"))["Template"]
     return made(int(socket), variable, _HERE)
