@@ -101,3 +101,25 @@ def test_the_ranks_were_forked_and_print_the_same(reports: dict[str, Any]) -> No
 def test_what_each_process_draws_for_itself_differs_between_forked_ranks(reports: dict[str, Any], row: str) -> None:
     first, second = (rank["unique"][row] for rank in reports["warm"]["ranks"])
     assert first != second
+
+
+TORCH = """\
+import torch
+import numpy
+import json, os
+found = [torch.initial_seed(), torch.rand(1).item(), numpy.random.rand(), torch.get_num_threads()]
+with open(f"{os.environ['SM_MODEL_DIR']}/{os.environ['RANK']}.json", "w") as file:
+    json.dump(found, file)
+torch.nn.Linear(4, 4)(torch.rand(2, 4)).sum().backward()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.exact
+def test_the_generators_of_torch_and_numpy_are_each_ranks_own(job_tree: JobTree) -> None:
+    done, start = started(job_tree, TORCH, warm=True)
+    first, second = (json.loads(job_tree.text(f"model/{rank}.json") or "") for rank in range(2))
+
+    assert (done.status, start["warm"], start["why"]) == (0, 2, ""), done.output
+    assert all(one != other for one, other in zip(first[:3], second[:3], strict=True))
+    assert first[3] == second[3]

@@ -63,7 +63,11 @@ def output(started: tuple[int, int, int]) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("package", "environ", "why"),
     [
-        ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()", {}, "thread(s)"),
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            {},
+            "left the thread",
+        ),
         ("import socket\nkept = socket.socket()", {}, "socket:"),
         ("kept = open('/dev/zero')", {}, "left /dev/zero open"),
         ("import mmap\nkept = mmap.mmap(-1, 4096)", {}, "which ranks would share"),
@@ -71,6 +75,7 @@ def output(started: tuple[int, int, int]) -> tuple[int, str, str]:
         ("import os\nos.posix_spawn('/bin/sleep', ['sleep', '60'], {})", {}, "started a program"),
         ("import os\nown_pid = os.getpid()", {}, "noted the number of the process in installed.own_pid"),
         ("import os\nclass A:\n  def __init__(self): self.pid = os.getpid()\na = A()", {}, "process in A.pid"),
+        ("import random\nrandom.seed(7)", {}, "importing seeds the generator of random"),
         ("import sys\nsys.settrace(lambda *_: None)", {}, "tracer"),
         ("import sys\nsys.setprofile(lambda *_: None)", {}, "profiler"),
         ("import beside", {}, "beside, which is not installed"),
@@ -138,6 +143,24 @@ def test_a_rank_that_differs_in_what_imports_have_read_is_not_forked(
     with pytest.raises(Exception, match="") as caught:
         warm.spawn(first.replace(env={**first.env, **changed}))
     assert why in str(caught.value)
+
+
+@pytest.mark.exact
+def test_a_package_that_draws_at_import_draws_anew_in_each_rank_but_keeps_what_it_has_seeded(
+    tmp_path: Path, warm: WarmStart
+) -> None:
+    package = """\
+import random
+drawn = [random.random() for _ in range(2000)]
+own, fixed = random.Random(), random.Random()
+fixed.seed(7)
+"""
+    script = "import installed\nimport random\nprint(random.random(), installed.own.random(), installed.fixed.random())\n"
+    first = spec(tmp_path, script, package)
+    assert begun(warm, first).ready, warm.why
+    ranks = [output(warm.spawn(first))[1].split() for _ in range(2)]
+
+    assert [one == other for one, other in zip(*ranks, strict=True)] == [False, False, True]
 
 
 @pytest.mark.exact

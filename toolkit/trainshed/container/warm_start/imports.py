@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import Any
 
+_MOST_RENEWALS = 20
 EVERYTHING = "*"  # among the names that were read: the whole environment
 _ONLY_AST = 0x400  # ast.PyCF_ONLY_AST; `ast` itself is for the script to load
 # These look through the whole environment for names that begin so, and at no others. Ours reads more, and anew in each rank.
@@ -35,7 +36,15 @@ class Watch:
         self.unseeded: list[Any] = []
         self.programs = 0
         self._undo: list[Callable[[], None]] = []
-        self._finder = _Finder({"random": self._watch_random, "subprocess": self._watch_programs})
+        self._seeded: dict[str, Callable[[], bool]] = {}  # whether a module's generator is not as the module has made it
+        self._finder = _Finder(
+            {
+                "random": self._watch_random,
+                "subprocess": self._watch_programs,
+                "numpy.random": lambda module: self._watch_state(module, lambda: _numpys_state(module)),
+                "torch": lambda module: self._watch_state(module, lambda: _torchs_state(module)),
+            }
+        )
         sys.meta_path.insert(0, self._finder)  # type: ignore[arg-type]
         self._watched = _watched(self.reads)
         for environment in (os.environ, os.environb):
@@ -49,15 +58,26 @@ class Watch:
         for undo in self._undo:
             undo()
 
-    def _watch_random(self, module: ModuleType) -> None:
+    def seeded(self) -> list[str]:
+        """Returns the modules whose generators others have seeded, or may have: ranks seed them anew."""
+        return [name for name, seeded in self._seeded.items() if seeded()]
+
+    def _watch_state(self, module: ModuleType, state: Callable[[], Any]) -> None:
+        before = state()
+        self._seeded[module.__name__] = lambda: state() != before
+
+    def _watch_random(self, module: Any) -> None:
+        before = module.getstate()
+        self._seeded["random"] = lambda: not _only_drawn(module, before)
         original = module.Random.seed
 
         def seed(generator: Any, a: Any = None, version: int = 2) -> None:
+            self.unseeded[:] = [one for one in self.unseeded if one is not generator]
             if a is None:
                 self.unseeded.append(generator)
             original(generator, a, version)
 
-        module.Random.seed = seed  # type: ignore[attr-defined]
+        module.Random.seed = seed
         self._undo.append(lambda: setattr(module.Random, "seed", original))
 
     def _watch_programs(self, module: ModuleType) -> None:
@@ -95,6 +115,28 @@ class _Finder:
 
             loader.exec_module = exec_module
         return spec
+
+
+def _numpys_state(module: Any) -> tuple[bytes, int]:
+    _, key, position, *_ = module.get_state()
+    return key.tobytes(), position
+
+
+def _torchs_state(module: Any) -> list[int]:
+    state: list[int] = module.default_generator.get_state().tolist()
+    return state
+
+
+def _only_drawn(module: Any, before: Any) -> bool:
+    """Whether Python's generator is where some draws lead from a state; it is renewed after so many numbers."""
+    now, twin = module.getstate(), module.Random()
+    twin.setstate(before)
+    for _ in range(_MOST_RENEWALS):
+        if twin.getstate()[1][:-1] == now[1][:-1]:
+            return True
+        for _ in now[1][:-1]:
+            twin.getrandbits(32)
+    return False
 
 
 def find_spec(name: str, path: Any = None) -> Any:

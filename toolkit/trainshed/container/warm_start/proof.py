@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 # By their attributes, what may have noted the number of the process: fsspec's classes and tempfile's names compare it with
 # their process's at each use, and each rank renews what measures its steps (`observe/stepping`).
 _RENEWED = tuple(map(frozenset, (("_pid", "_cache"), ("_rng_pid",), ("_pid", "_facts"), ("Pid", "World"))))
+
+_HANDLE_FORKS = frozenset(("jemalloc_bg_thd",))  # jemalloc's, of pyarrow: processes that are forked do its work themselves
+_LOOKS, _PAUSE = 20, 0.01  # for threads that are ending, and seconds between two
 
 
 def tool_at_work() -> str:
@@ -55,9 +59,8 @@ def not_inherited(opened: Iterable[str], is_users: Callable[[str], bool], gc: An
         is_users: whether a module's file is code of the user's.
         gc: Python's module of this name, which the script may not have imported.
     """
-    others = _threads()
-    if others:
-        return f"importing started {others} thread(s)"
+    if thread := _thread():
+        return f"importing left the thread {thread} running"
     if left := sorted(set(open_files()) - set(opened)):
         return f"importing left {left[0]} open"
     if mapped := _shared_memory():
@@ -72,13 +75,32 @@ def not_inherited(opened: Iterable[str], is_users: Callable[[str], bool], gc: An
     return f"an installed package imports {users[0]}, which is not installed" if users else ""
 
 
-def _threads() -> int:
-    """Threads besides this one. A first fork ends those of libraries that end them for it (OpenBLAS)."""
+def _thread() -> str:
+    """The name of a thread besides this one. A first fork ends those of libraries that end them for it (OpenBLAS)."""
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    return len(os.listdir("/proc/self/task")) - 1
+    names = _other_threads()
+    for _ in range(_LOOKS):  # one that has been joined may be seen a little longer
+        if names:
+            time.sleep(_PAUSE)
+            names = _other_threads()
+    return names[0] if names else ""
+
+
+def _other_threads() -> list[str]:
+    """The names of the threads that a fork would take away from somebody."""
+    names = []
+    for number in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{number}/comm") as file:
+                name = file.read().strip()
+        except OSError:  # it has ended
+            continue
+        if int(number) != os.getpid() and name not in _HANDLE_FORKS:
+            names.append(name)
+    return names
 
 
 def open_files(inherited: bool = False) -> list[str]:

@@ -18,6 +18,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -27,6 +28,7 @@ _PDEATHSIG, _SET_MM, _MM_MAP = 1, 35, 14  # <linux/prctl.h>
 _SIGKILL = 9
 _PRIVATE, _READ_WRITE = 0x22, 3  # MAP_PRIVATE | MAP_ANONYMOUS, PROT_READ | PROT_WRITE
 _NAME = "train-warm"
+_OLD_TORCHS = 67280421310721  # c10::detail::default_rng_seed_val, with which torch once began in every process
 
 
 def _load(name: str) -> Any:
@@ -124,6 +126,8 @@ class Template:
         """Why no rank may be forked from here, "" where they may."""
         if _programs_ended() and not self._watch.programs:  # they were started past `subprocess`
             self._watch.reads.add(self._imports.EVERYTHING)
+        if seeded := self._watch.seeded():
+            return f"importing seeds the generator of {seeded[0]}"
         opened = (*self._opened, os.readlink(f"/proc/self/fd/{self._fd}"), _STACKS)
         why: str = self._proof.tool_at_work() or self._proof.not_inherited(opened, self._is_users, _borrow("gc"))
         if not why and not self._show_environment():
@@ -246,9 +250,12 @@ def _renew_state(unseeded: list[Any]) -> None:
     """What each process draws for itself at import: seeds, a key, the time, the number of its thread."""
     for generator in unseeded:
         generator.seed()
-    loaded = sys.modules.get
+    loaded: Callable[[str], Any] = sys.modules.get
     if numpy := loaded("numpy.random"):
         numpy.seed()
+    torch = loaded("torch")
+    if torch and torch.initial_seed() != _OLD_TORCHS:
+        torch.default_generator.seed()
     if process := loaded("multiprocessing.process"):
         process.current_process().authkey = os.urandom(32)
     if threading := loaded("threading"):
