@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -268,6 +269,33 @@ def test_ranks_that_are_different_programs_are_not_fit(tmp_path: Path) -> None:
     first = spec(tmp_path)
 
     assert unfit(LaunchPlan(processes=(first, first.replace(cwd="/"))), again=False) == "the ranks are different programs"
+
+
+class Run:
+    """As much of a run as starts ranks."""
+
+    stopping = False
+
+    def start_process(self, spec: ProcessSpec, start: Callable[[ProcessSpec], tuple[int, int, int]]) -> object:
+        assert output(start(spec)) == (0, "by itself\n", "")
+        return self
+
+
+def test_ranks_are_started_plainly_before_a_job_without_any_would_count_as_hung(tmp_path: Path, warm: WarmStart) -> None:
+    told: list[tuple[int, int, str, float]] = []
+    package = f"import os, time\nwhile os.path.exists({str(tmp_path / 'slow')!r}): time.sleep(0.01)\nvalue = 'by itself'\n"
+    (tmp_path / "slow").touch()
+    first = spec(tmp_path, package=package)
+    watcher = WarmRanks(warm, (first,), False, 0.2, lambda *how: told.append(how))
+    run: Any = Run()
+    while watcher.busy():
+        select.select(list(watcher.descriptors()), [], [], watcher.pause())
+        if warm.waiting and not watcher.pause():
+            (tmp_path / "slow").unlink()
+        watcher.turn(run)
+
+    ((forked, plain, why, _),) = told
+    assert (forked, plain, why) == (0, 1, "importing took more than 0.1 s")
 
 
 def test_a_watcher_without_ranks_waits_for_nothing(warm: WarmStart) -> None:

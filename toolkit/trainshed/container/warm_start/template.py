@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _STACKS = "/memfd:trainshed-stacks (deleted)"  # of `hangs/hook`
 _ADOPTION = 30.0  # seconds until a rank is a child of `train`
 _PDEATHSIG, _SET_MM, _MM_MAP = 1, 35, 14  # <linux/prctl.h>
@@ -29,16 +28,6 @@ _SIGKILL = 9
 _PRIVATE, _READ_WRITE = 0x22, 3  # MAP_PRIVATE | MAP_ANONYMOUS, PROT_READ | PROT_WRITE
 _NAME = "train-warm"
 _OLD_TORCHS = 67280421310721  # c10::detail::default_rng_seed_val, with which torch once began in every process
-
-
-def _load(name: str) -> Any:
-    """Another file of this folder, without a place among the modules."""
-    path = os.path.join(_HERE, f"{name}.py")
-    module = type(sys)(f"trainshed_{name}")
-    module.__file__ = path
-    loader = sys.modules["_frozen_importlib_external"].SourceFileLoader(module.__name__, path)  # type: ignore[attr-defined]
-    exec(loader.get_code(module.__name__), module.__dict__)
-    return module
 
 
 def _borrow(name: str) -> Any:
@@ -57,9 +46,10 @@ class Template:
         socket: the descriptor that `train` has passed.
         variable: the one that named it, which no rank has.
         hook: the folder on PYTHONPATH that no rank has.
+        load: loads another file of this folder, without a place among the modules.
     """
 
-    def __init__(self, socket: int, variable: str, hook: str) -> None:
+    def __init__(self, socket: int, variable: str, hook: str, load: Callable[[str], Any]) -> None:
         self._fd = socket
         self._parent = os.getppid()
         del os.environ[variable]
@@ -71,8 +61,8 @@ class Template:
         self._started = list(os.environb)
         with open("/proc/self/comm") as file:
             self._comm = file.read().rstrip("\n")
-        self._imports = _load("imports")
-        self._proof = _load("proof")
+        self._imports = load("imports.py")
+        self._proof = load("proof.py")
         self._opened = self._proof.open_files(inherited=True)
         self._watch = self._imports.Watch()
 

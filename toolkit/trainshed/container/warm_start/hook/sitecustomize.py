@@ -11,19 +11,18 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _exec(path):  # type: ignore[no-untyped-def]
-    """What a file of ours defines: this Python may not have trainshed installed."""
-    loader = sys.modules["_frozen_importlib_external"].SourceFileLoader("trainshed_warm_start", path)
-    names = {"__name__": "trainshed_warm_start", "__file__": path}
-    exec(loader.get_code("trainshed_warm_start"), names)
-    return names
+def _load(*place):  # type: ignore[no-untyped-def]
+    """A file of ours, as a module that no import finds: this Python may not have trainshed installed."""
+    module = type(sys)("trainshed_warm_start")
+    module.__file__ = os.path.normpath(os.path.join(_HERE, os.pardir, *place))
+    loader = sys.modules["_frozen_importlib_external"].SourceFileLoader(module.__name__, module.__file__)
+    exec(loader.get_code(module.__name__), module.__dict__)
+    return module
 
 
 def _begin():  # type: ignore[no-untyped-def]
     """The template; or turns into it, and does not return."""
-    container = os.path.dirname(os.path.dirname(_HERE))
-    wire = os.path.join(os.path.dirname(container), "contract", "wire")
-    variable = _exec(os.path.join(wire, "variables.py"))["WARM_SOCKET"]
+    variable = _load(os.pardir, os.pardir, "contract", "wire", "variables.py").WARM_SOCKET
     socket, empty, _ = os.environ[variable].partition(":")
     if empty:
         argv = os.read(int(socket), 1 << 20).split(b"\0")
@@ -31,8 +30,7 @@ def _begin():  # type: ignore[no-untyped-def]
             given = dict(one.split(b"=", 1) for one in file.read().split(b"\0") if b"=" in one)
         os.execve(argv[0], argv, {**given, os.fsencode(variable): os.fsencode(socket)})
     os.set_inheritable(int(socket), False)
-    made = _exec(os.path.join(os.path.dirname(_HERE), "template.py"))["Template"]
-    return made(int(socket), variable, _HERE)
+    return _load("template.py").Template(int(socket), variable, _HERE, _load)
 
 
 def _step_aside():  # type: ignore[no-untyped-def]
