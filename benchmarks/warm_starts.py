@@ -4,8 +4,8 @@
 
 Each round runs one job plainly and with `trainshed_warm_start=auto`, in turns: ranks that import torch, meet by gloo, take a
 step of DistributedDataParallel by hand and end: at once after that step, as programs of Python end, and after a restart,
-since rank 0 has killed itself. Printed are the CPU seconds of `train` with all that it started, the seconds to the first step and
-from the kill to the next step, and the proportional share of memory (PSS) of a rank at its step.
+since rank 0 has killed itself. Printed are the CPU seconds of `train` with all that it started, the seconds to the first
+step and from the kill to the next step, and the proportional share of memory (PSS) of a rank at its step.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def unfit(plan: LaunchPlan, again: bool) -> str:
     return ""
 
 
-class _NotForked(Exception):
+class NotForked(Exception):
     """A rank has to be started plainly; the text says why."""
 
 
@@ -141,15 +141,15 @@ class WarmStart:
         self.close()
 
     def spawn(self, spec: ProcessSpec) -> tuple[int, int, int]:
-        """Starts a rank as `supervisor.spawn` does, from the interpreter. Raises _NotForked; StartError."""
+        """Starts a rank as `supervisor.spawn` does, from the interpreter. Raises NotForked; StartError."""
         if not self.ready or self._spec is None:
-            raise _NotForked(self.why)
+            raise NotForked(self.why)
         changed = {name: value for name, value in spec.env.items() if self._spec.env.get(name) != value}
         for name in changed:
             if name not in _OF_RANKS:
-                raise _NotForked(f"{name} is not what it was at the first start")
+                raise NotForked(f"{name} is not what it was at the first start")
             if name in self._reads or "*" in self._reads:
-                raise _NotForked(f"importing reads {name if name in self._reads else 'the whole environment'}")
+                raise NotForked(f"importing reads {name if name in self._reads else 'the whole environment'}")
         made: list[int] = []
         try:
             made += open_pipe()
@@ -158,15 +158,15 @@ class WarmStart:
         except OSError as error:
             _close(made)
             self.give_up(f"the interpreter for it does not answer: {error}")
-            raise _NotForked(self.why) from error
-        except _NotForked:
+            raise NotForked(self.why) from error
+        except NotForked:
             _close(made)
             raise
         _close([made[1], made[3]])
         return pid, made[0], made[2]
 
     def _fork(self, changed: dict[str, str], out: int, err: int) -> int:
-        """Has a rank forked that writes to these pipes; returns its PID. Raises OSError, _NotForked."""
+        """Has a rank forked that writes to these pipes; returns its PID. Raises OSError, NotForked."""
         import _socket
 
         ours, its = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -185,7 +185,7 @@ class WarmStart:
             ours.close()
 
     def _answer(self, rank: Any) -> int:
-        """The PID that a new rank sends. Raises OSError, _NotForked."""
+        """The PID that a new rank sends. Raises OSError, NotForked."""
         poll = select.poll()
         poll.register(rank, select.POLLIN)
         poll.register(self._socket, select.POLLIN)
@@ -194,7 +194,7 @@ class WarmStart:
             return int(said)
         if self._socket.fileno() in ready and (said := self._socket.recv(1 << 16)):
             self.give_up(os.fsdecode(said).split("\0")[1])
-            raise _NotForked(self.why)
+            raise NotForked(self.why)
         raise TimeoutError("it is gone" if ready else f"{_FORK_SECONDS:g} s have passed")
 
     def dismiss(self) -> None:
@@ -289,7 +289,7 @@ class WarmRanks(Watcher):
         def start(spec: ProcessSpec) -> tuple[int, int, int]:
             try:
                 return self._warm.spawn(spec)
-            except _NotForked as error:
+            except NotForked as error:
                 plain.append(str(error))
                 return spawn(spec)
 
