@@ -70,6 +70,7 @@ def output(started: tuple[int, int, int]) -> tuple[int, str, str]:
             "left the thread",
         ),
         ("import socket\nkept = socket.socket()", {}, "socket:"),
+        ("import os\nos.dup2(os.open('/dev/null', os.O_WRONLY), 1)", {}, "redirects a standard stream"),
         ("kept = open('/dev/zero')", {}, "left /dev/zero open"),
         ("import mmap\nkept = mmap.mmap(-1, 4096)", {}, "which ranks would share"),
         ("import signal\nsignal.alarm(600)", {}, "set a timer"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import time
 
 from trainshed.contract.wire.variables import WARM_SOCKET
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
 IMPORT_SECONDS = 600.0  # then ranks are started plainly; sooner where a job without any would count as hung
-_FORK_SECONDS = 30.0
+_FORK_SECONDS = 15.0  # for each rank; `train` waits, and other hosts take it for gone after 27 s
 _MOST_PRINTED = 1 << 15  # bytes that imports may print: each rank is given them at once, in a pipe that nobody reads yet
 _HIGH = 60  # the socket's number, so that the interpreter's own files have those that they would have
 # Variables in which ranks may differ from the interpreter that they are forked from. Libraries of machine code, whose
@@ -172,7 +173,7 @@ class WarmStart:
         ours, its = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             fields = [b"fork", *(os.fsencode(f"{name}={value}") for name, value in changed.items()), b""]
-            passed = b"".join(fd.to_bytes(4, "little") for fd in (out, err, its.fileno()))
+            passed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (out, err, its.fileno()))
             self._socket.sendmsg([b"\0".join(fields)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, passed)])
             its.close()
             pid = self._answer(ours)

@@ -63,7 +63,7 @@ class Template:
             self._comm = file.read().rstrip("\n")
         self._imports = load("imports.py")
         self._proof = load("proof.py")
-        self._opened = self._proof.open_files(inherited=True)
+        self._opened, self._streams = self._proof.open_files(inherited=True), _streams()
         self._watch = self._imports.Watch()
 
     def serve(self) -> None:
@@ -118,6 +118,8 @@ class Template:
             self._watch.reads.add(self._imports.EVERYTHING)
         if seeded := self._watch.seeded():
             return f"importing seeds the generator of {seeded[0]}"
+        if self._streams != _streams():
+            return "importing redirects a standard stream"
         opened = (*self._opened, os.readlink(f"/proc/self/fd/{self._fd}"), _STACKS)
         why: str = self._proof.tool_at_work() or self._proof.not_inherited(opened, self._is_users, _borrow("gc"))
         if not why and not self._show_environment():
@@ -210,6 +212,10 @@ class Template:
 
 def _fields(*texts: str) -> bytes:
     return b"".join(os.fsencode(text) + b"\0" for text in texts)
+
+
+def _streams() -> list[str]:
+    return [os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2)]
 
 
 def _programs_ended() -> bool:
