@@ -190,7 +190,8 @@ def texts_of(path: str, text: str, answers: Answers) -> list[tuple[dict[str, Any
     files = files_to_predict(path, "one of CSV, JSON lines, or one text a line, or a folder of them")
     for file, name in files:
         of_file = {"file": name} if len(files) > 1 else {}
-        for row, (where, content) in enumerate(answers.tried(of_file, partial(list, _told(file, name, text))) or (), 1):
+        read: list[tuple[str, Any]] | None = answers.tried(of_file, partial(list, _told(file, name, text)))
+        for row, (where, content) in enumerate(read or (), 1):
             if isinstance(content, Bad):
                 answers.refuse(of_file, f"{where}: {content}", {"row": row})
             else:

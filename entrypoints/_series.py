@@ -65,7 +65,8 @@ def load_file(path: str, answers: Answers) -> list[Series]:
     found = []
     files = files_to_predict(path, "one of JSON lines with start and target, or a folder of them")
     for file, name in files:
-        for where, line in answers.tried({"file": name}, partial(list, _unpacked(file, name))) or ():
+        read: list[tuple[str, bytes]] | None = answers.tried({"file": name}, partial(list, _unpacked(file, name)))
+        for where, line in read or ():
             try:
                 found.append(series_of(object_of(line), where))
             except Bad as error:

@@ -80,7 +80,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_type_checkers_of_users_see_our_types() -> None:
     assert (TOOLKIT / "trainshed" / "py.typed").read_text() == ""
-    assert 'trainshed = ["py.typed", "*.pyi", "studio/ui/static/*", "studio/pages/static/*"]' in (ROOT / "pyproject.toml").read_text()
+    assert (
+        'trainshed = ["py.typed", "*.pyi", "studio/ui/static/*", "studio/pages/static/*"]'
+        in (ROOT / "pyproject.toml").read_text()
+    )
 
 
 @pytest.mark.torch

@@ -28,6 +28,10 @@ SCRIPT = "the job's own code, which the job is there to run"
 ALLOWED = {
     "container/hangs/hook/sitecustomize.py: SourceFileLoader": (1, "a module of ours beside it, which has no package there"),
     "container/hangs/hook/sitecustomize.py: exec": (1, "the same"),
+    "container/warm_start/hook/sitecustomize.py: .SourceFileLoader": (1, OURS),
+    "container/warm_start/hook/sitecustomize.py: exec": (1, OURS),
+    "container/warm_start/imports.py: compile": (2, SCRIPT),
+    "container/warm_start/imports.py: exec": (1, SCRIPT),
     "places/ray/driver.py: pickle.load": (1, PIPE),
     "runner/control/detached.py: pickle.load": (1, PIPE),
     "studio/steps/tuning_step.py: pickle.load": (1, PIPE),

@@ -75,6 +75,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "jobs/tracking": ("studio/tracking",),
     "jobs/tune": ("studio/tune", "studio/batches"),
     "jobs/ui": ("studio/ui",),
+    "jobs/warm_start": ("container/warm_start", "container/attempts.py", "container/supervisor"),
     "xla": ("compiler/xla.py", "/.ci/xla"),
 }  # fmt: skip
 

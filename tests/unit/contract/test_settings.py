@@ -42,6 +42,7 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "hang_seconds": ("0.5", 0.5),
     "on_hang": ("continue", "continue"),
     "stacks": ("off", "off"),
+    "warm_start": ("auto", "auto"),
     "bind": ("numa", "numa"),
     "metrics": ("hf", "hf"),
     "system_metrics": ("0.5", "0.5"),

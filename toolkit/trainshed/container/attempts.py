@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .slow_ranks import SlowRanks
     from .supervisor.launch_plan import LaunchPlan, Outcome
     from .supervisor.watcher import Watcher
+    from .warm_start.ranks import WarmRanks, WarmStart
 
 # What only some jobs ask for, or jobs that live longer than a moment, is loaded when it is asked for: hence the imports in
 # the functions.
@@ -81,6 +82,7 @@ class Attempts:
         self._allowed = 0 if plan.agent_events else settings.max_restarts
         self._restarts = self._make_restarts(self._allowed)
         self._oom_kills = oom_kills()
+        self._warm: WarmStart | None = None
 
     def run(self) -> TrainingResult:
         """Runs the plan, again after each failure that the job's restarts allow.
@@ -108,6 +110,8 @@ class Attempts:
                 break
             self._record.restarted(again.failure)
             plan = self._plan_of(again)
+        if self._warm is not None:
+            self._warm.close()
         self._notices.close()
         self._say_verdict()
         self._keep_compile_cache()
@@ -184,14 +188,16 @@ class Attempts:
         if len(self._roster.names) > 1:  # its messages may come at any moment
             watch_hangs.now()
         slow = self._slow_ranks()
+        warm = self._warm_ranks(plan)
         try:
             outcome = run(
-                plan,
+                plan.replace(processes=()) if warm else plan,
                 say=self._voice.say,
                 started=self._started,
                 watchers=[
                     self._notices,
                     self._roster,
+                    *warm,
                     watch_hangs,
                     self._metrics_watch(),
                     *([] if job.settings.system_metrics == "off" else [Late(self._system_watch, after=A_WHILE)]),
@@ -222,6 +228,28 @@ class Attempts:
         if failure is not None and hangs is not None and hangs.late and failure.rank in hangs.gave_up:
             failure = failure.replace(hint="; ".join(filter(None, (hangs.late, failure.hint))))
         return TrainingResult(outcome=outcome, failure=failure)
+
+    def _warm_ranks(self, plan: LaunchPlan) -> list[WarmRanks]:
+        """What starts the ranks of this plan from an interpreter that stays; [] where they are started plainly at once."""
+        if self._planned.job.settings.warm_start == "off":
+            return []
+        from .warm_start.ranks import WarmRanks, WarmStart, unfit
+
+        if why := unfit(plan, again=self._allowed > 0):
+            self._tell_started(0, len(plan.processes), why, 0.0)
+            return []
+        self._warm = self._warm or WarmStart()
+        hang_seconds = self._planned.job.settings.hang_seconds
+        return [WarmRanks(self._warm, plan.processes, not self._allowed, hang_seconds, self._tell_started)]
+
+    def _tell_started(self, warm: int, plain: int, why: str, seconds: float) -> None:
+        self._record.ranks_started(warm, plain, why, seconds)
+        if warm:
+            self._voice.say(
+                f"warm start: {warm} rank(s) forked from one interpreter, {seconds:.1f} s after it was asked for"
+            )
+        if why:
+            self._voice.say(f"warm start: {plain} rank(s) started plainly: {why}")
 
     def _hang_watch(self, plan: LaunchPlan) -> Watcher:
         from .hangs.hang_watch import HangWatch, stops_on_hang

@@ -72,6 +72,8 @@ class Settings(Record):
     notices: `auto` asks the platform for notices of interruption; `off` leaves only stop signals (docs/checkpoints.md).
     interrupted_exit_code: exit status of an interrupted job, for schedulers that requeue by exit status.
     hang_seconds: how long all ranks may stand still before the job counts as hung (docs/hangs.md); 0 switches this off.
+    warm_start: `auto` forks ranks from an interpreter that has imported what the script imports first, where that changes
+        nothing for them (docs/warm-starts.md).
     on_hang: what happens to a hung job. Default: `stop` for jobs with ranks, `continue` for a single program, which may
         wait for something outside.
     stacks: `off` starts the script's Python without the hook that reports its stacks (docs/hangs.md).
@@ -121,6 +123,7 @@ class Settings(Record):
     notices: str = "auto"
     interrupted_exit_code: int = 0
     hang_seconds: float = 1800.0
+    warm_start: str = "off"
     on_hang: str = ""
     stacks: str = "on"
     bind: str = "none"
@@ -148,6 +151,7 @@ CHOICES = {
     "argv": ARGV_STYLES,
     "checkpoint": ("", "auto"),
     "notices": ("auto", "off"),
+    "warm_start": ("auto", "off"),
     "on_hang": ("stop", "continue"),
     "stacks": ("on", "off"),
     "profile": ("auto", "off"),

@@ -346,9 +346,10 @@ def predict(
     Raises:
         TrainshedError: nothing could be predicted.
     """
-    rows_of = import_module("trainshed.places.predict").predict  # places know the runner, not the other way round
-
-    return rows_of(os.fspath(model), os.fspath(data), os.fspath(output), os.environ, hyperparameters)
+    # By name: places know the runner, not the other way round.
+    given = (os.fspath(model), os.fspath(data), os.fspath(output), os.environ, hyperparameters)
+    rows: list[dict[str, Any]] = import_module("trainshed.places.predict").predict(*given)
+    return rows
 
 
 def as_frame(rows: list[dict[str, Any]]) -> Any:

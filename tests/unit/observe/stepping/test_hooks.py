@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainshed.autopatch import HOOKS
 from trainshed.observe.stepping import hooks
+from trainshed.observe.stepping.beginning import Imports
+from trainshed.observe.stepping.segments import Step
 
 
 class Tensor:
@@ -47,3 +51,18 @@ def test_what_ddp_waits_is_the_exchange_that_the_backward_does_not_cover() -> No
 def test_autopatch_calls_for_every_module_that_gets_marks() -> None:
     assert set(HOOKS["steps"]) == hooks.MODULES
     assert set(HOOKS["steps"].values()) == {hooks.__name__}
+
+
+def test_a_process_that_was_forked_after_its_imports_measures_itself(tmp_path: Path) -> None:
+    facts = {"Rank": 0, "World": 2, "Host": "algo-1", "Cpus": 1, "Ranks": 2, "Pid": 1}
+    meter = hooks.Meter(str(tmp_path), facts)
+    finders = len(sys.meta_path)
+    try:
+        meter.begin({**facts, "Rank": 1})
+        meter.file.add(Step(2.0, {}, 1))
+
+        (path,) = (tmp_path / "steps").glob("algo-1.rank-1.*")
+        assert '"Rank": 1' in path.read_text()
+        assert len(sys.meta_path) == finders
+    finally:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Imports)]

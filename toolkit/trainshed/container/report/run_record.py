@@ -124,6 +124,11 @@ class RunRecord:
         self.data["state"] = "Training"
         self.write()
 
+    def ranks_started(self, warm: int, plain: int, why: str, seconds: float) -> None:
+        """How the ranks of an attempt were started: see `warm_start.ranks.Started`."""
+        start = {"warm": warm, "plain": plain, "why": why, "seconds": seconds}
+        self.data["starts"] = [*self.data.get("starts", []), start]
+
     def compiled(self, backend: str, reports: dict[str, Any]) -> None:
         """The compiler's reports of this host's ranks."""
         self.data["compiler"] = {**self.data.get("compiler", {}), "backend": backend, "ranks": reports}

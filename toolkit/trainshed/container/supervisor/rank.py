@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .watcher import Watcher
+    from .watcher import Start, Watcher
 
 
 class Rank:
@@ -29,10 +29,10 @@ class Rank:
         StartError: the process could not be started.
     """
 
-    def __init__(self, spec: ProcessSpec, out: Console, err: Console) -> None:
+    def __init__(self, spec: ProcessSpec, out: Console, err: Console, start: Start = spawn) -> None:
         self.spec = spec
         self.log = LogFile(spec.log)
-        self.pid, out_fd, err_fd = spawn(spec)
+        self.pid, out_fd, err_fd = start(spec)
         hidden = secret_bytes(environment_secrets(spec.env))
         self.out = Stream(out_fd, out, self.log, spec.label, hidden=hidden)
         self.err = Stream(err_fd, err, self.log, spec.label, hidden=hidden)

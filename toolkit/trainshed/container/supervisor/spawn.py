@@ -43,7 +43,7 @@ def spawn(spec: ProcessSpec) -> tuple[int, int, int]:
     opened: list[int] = []
     parent = os.getpid()
     try:
-        for make in (_pipe, _pipe, os.pipe):
+        for make in (open_pipe, open_pipe, os.pipe):
             opened += make()
         pid = os.fork()
     except OSError as error:
@@ -67,7 +67,8 @@ def spawn(spec: ProcessSpec) -> tuple[int, int, int]:
     return pid, out_read, err_read
 
 
-def _pipe() -> tuple[int, int]:
+def open_pipe() -> tuple[int, int]:
+    """A pipe for the output of a process: the end to read, which does not block, and the end to write."""
     import fcntl
 
     read, write = os.pipe()

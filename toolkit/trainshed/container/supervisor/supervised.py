@@ -10,6 +10,7 @@ from trainshed.machine.signals import signal
 from .launch_plan import LaunchPlan, Outcome, ProcessSpec, StartError
 from .output import Output
 from .rank import Rank, send
+from .spawn import spawn
 from .stopping import Stopping
 from .watcher import Watcher
 
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .watcher import Process
+    from .watcher import Process, Start
 
 
 class SupervisedRun:
@@ -48,9 +49,9 @@ class SupervisedRun:
 
     # --- for the loop ---
 
-    def start(self, spec: ProcessSpec) -> Rank:
+    def start(self, spec: ProcessSpec, start: Start = spawn) -> Rank:
         """Starts a process. Raises StartError."""
-        rank = Rank(spec, self.output.out, self.output.err)
+        rank = Rank(spec, self.output.out, self.output.err, start)
         rank.tell([watcher for watcher in self.watchers if type(watcher).printed is not Watcher.printed])
         self.ranks.append(rank)
         self.output.add(rank)
@@ -138,9 +139,9 @@ class SupervisedRun:
     def say(self, message: str) -> None:
         self.output.say(message)
 
-    def start_process(self, spec: ProcessSpec) -> Rank | None:
+    def start_process(self, spec: ProcessSpec, start: Start = spawn) -> Rank | None:
         try:
-            return self.start(spec)
+            return self.start(spec, start)
         except StartError as error:
             self.abandon(error)
             return None

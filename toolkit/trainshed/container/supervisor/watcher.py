@@ -9,10 +9,12 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Protocol
 
     from .launch_plan import ProcessSpec
+
+    Start = Callable[[ProcessSpec], tuple[int, int, int]]  # starts a process; see `spawn.spawn`
 
     class Process(Protocol):
         """A started process, as a watcher sees it."""
@@ -45,8 +47,8 @@ if TYPE_CHECKING:
         def say(self, message: str) -> None:
             """Prints a message between two lines of the script."""
 
-        def start_process(self, spec: ProcessSpec) -> Process | None:
-            """Starts one more process; None where that fails, which ends the run."""
+        def start_process(self, spec: ProcessSpec, start: Start = ...) -> Process | None:
+            """Starts one more process, by `spawn` if nothing else is said; None where that fails, which ends the run."""
 
         def abandon(self, error: BaseException) -> None:
             """Stops all processes; the run ends by raising `error`. Only the first call counts."""

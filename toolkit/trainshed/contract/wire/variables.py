@@ -39,6 +39,7 @@ SECRET_NAMES = "TRAINSHED_SECRET_NAMES"
 STEP_PROFILE = "TRAINSHED_STEP_PROFILE"
 TENSORS = "TRAINSHED_TENSORS"
 TRAIN_ID = "TRAINSHED_TRAIN_ID"
+WARM_SOCKET = "TRAINSHED_WARM_SOCKET"
 
 # (name, who sets it, who reads it, what it holds). Plain tuples of constants: every start of `train` loads this module.
 TABLE: tuple[tuple[str, str, str, str], ...] = (
@@ -200,6 +201,12 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         "`train`, for all that it starts",
         "`train`'s guardian, in /proc",
         "which `train` started a process: what a killed one leaves is ended; ids of nested ones are separated by `;`",
+    ),
+    (
+        WARM_SOCKET,
+        "`train`, with `trainshed_warm_start`",
+        "the interpreter that ranks are forked from (`container/warm_start`)",
+        "number of the socket between both, with a `:` behind it before that interpreter is the script's",
     ),
 )
 

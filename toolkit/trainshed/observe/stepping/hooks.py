@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from trainshed.contract.wire.step_profile import StepProfile
+
     from .segments import Step
 
 _EVERY = 8  # steps from one question to DDP, or for the memory, to the next
@@ -56,8 +58,19 @@ def _meter() -> Meter | None:
     profile = step_profile_of(os.environ)
     if profile is None:
         return None
+    return Meter(profile.folder, _facts(profile), profile.trace_start, profile.trace_steps)
+
+
+def renew() -> None:
+    """For a process that was forked when its modules had been imported (`container/warm_start`): it begins now."""
+    profile, meter = step_profile_of(os.environ), _meter()
+    if profile is not None and meter is not None:
+        meter.begin(_facts(profile))
+
+
+def _facts(profile: StepProfile) -> dict[str, Any]:
     rank, world = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
-    facts = {
+    return {
         "Rank": int(rank) if rank.isdecimal() else 0,
         "World": int(world) if world.isdecimal() else 1,
         "Host": profile.host,
@@ -65,7 +78,6 @@ def _meter() -> Meter | None:
         "Ranks": profile.ranks,
         "Pid": os.getpid(),
     }
-    return Meter(profile.folder, facts, profile.trace_start, profile.trace_steps)
 
 
 class Meter:
@@ -78,22 +90,29 @@ class Meter:
     """
 
     def __init__(self, folder: str, facts: dict[str, Any], trace_start: int = 0, trace_steps: int = 0) -> None:
-        self._rank = facts["Rank"]
-        self._folder, self._facts = folder, facts
-        self.file = WindowFile(folder, facts, self.say, self._take_peaks)
+        self._folder, self._traced = folder, (trace_start, trace_steps)
         self._pacing: Pacing | None = None  # of ranks that train beside others
         self.segments = Segments(self._ended)
-        self._tracer = Tracer(folder, self._rank, trace_start, trace_steps)
         self.off = False
         self._ddp: Any = None  # a weak reference to the model that exchanges gradients
         self._exposed = 0.0  # which part of its backward it waits
         self._backwards = 0
         self._steps = 0
+        self._imports: Imports | None = None
+        self._memory: Callable[[], int] | None = None
+        self._peaks: dict[str, int] = {}
+        self.begin(facts)
+
+    def begin(self, facts: dict[str, Any]) -> None:
+        """From here on it measures the process of which these are the facts."""
+        self._rank, self._facts = facts["Rank"], facts
+        self.file = WindowFile(self._folder, facts, self.say, self._take_peaks)
+        self._tracer = Tracer(self._folder, self._rank, *self._traced)
+        if self._imports is not None:
+            self._imports.leave()
         self._began = process_began()
         self._imports = Imports(self._began)
         self._imports.watch()
-        self._memory: Callable[[], int] | None = None
-        self._peaks: dict[str, int] = {}
 
     def say(self, line: str) -> None:
         """Prints a line, on rank 0 alone."""
@@ -226,6 +245,7 @@ class Meter:
         work, self.segments.first_work = self.segments.first_work, None
         if work is None:
             return
+        assert self._imports is not None
         self._imports.leave()
         now = time.time()
         told = {"Began": self._began, "Imported": self._imports.seconds, "Ready": now - work, "First": now}
