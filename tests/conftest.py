@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -19,6 +18,7 @@ import pytest
 from support import properties
 from support.gate.rows import row
 from support.paths import TOOLKIT
+from support.powerless import heed_permissions
 from trainshed.contract.job import TrainingJob
 from trainshed.contract.reading import read_job
 
@@ -45,19 +45,6 @@ NAMES = {
     "debug_hook": "debughookconfig.json",
     "profiler": "profilerconfig.json",
 }
-
-
-PR_CAPBSET_DROP = 24  # <linux/prctl.h>
-CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2  # <linux/capability.h>
-_LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def heed_permissions() -> None:
-    """Between fork and exec: takes away root's power to read and write whatever it likes; nothing for other users."""
-    if os.geteuid() == 0:
-        for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
-            if _LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-                raise OSError(ctypes.get_errno(), "prctl")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -234,6 +221,16 @@ def _thread_name(number: str) -> str:
 @pytest.fixture
 def job_tree(tmp_path: Path) -> JobTree:
     """An empty job folder, configured by the test."""
-    tmp = tmp_path / "tmp"
+    return _tree(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def job_tree_of_module(tmp_path_factory: pytest.TempPathFactory) -> JobTree:
+    """One that all tests of a file share."""
+    return _tree(tmp_path_factory.mktemp("job"))
+
+
+def _tree(base: Path) -> JobTree:
+    tmp = base / "tmp"
     tmp.mkdir()
-    return JobTree(tmp_path / "ml", tmp)
+    return JobTree(base / "ml", tmp)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from support.offenders import check_each
 from support.paths import ENTRYPOINTS, ROOT, TOOLKIT
 from support.sources import tree_of
 
@@ -132,3 +133,12 @@ def test_collecting_the_tests_imports_nothing_that_takes_long() -> None:
     assert found == [], "imported for all tests to be known; use `Lazy`, `needs` and `pytest.mark.torch`:\n" + "\n".join(
         found
     )
+
+
+def test_no_file_imports_a_conftest() -> None:
+    def check(path: Path) -> None:
+        imports = [node for node in ast.walk(tree_of(path)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        names = {full.partition(".")[0] for node in imports for full, _ in full_names(path, node)}
+        assert "conftest" not in names, "the first that was collected is meant: use fixtures, or tests/support"
+
+    check_each(sorted(TESTS.rglob("*.py")), check)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from conftest import JobTree
 from jobs.warm_start.probe import PACKAGE, SCRIPT
 
 # Started twice, these are other numbers, and so are those that stand in names of files.
@@ -22,7 +21,7 @@ MOVING = (
 )
 
 
-def started(tree: JobTree, script: str, *, warm: bool, package: str = PACKAGE, **environ: str) -> Any:
+def started(tree: Any, script: str, *, warm: bool, package: str = PACKAGE, **environ: str) -> Any:
     """Runs two ranks of a script; returns how `train` ended, and its run record's notes of how ranks were started."""
     packages = tree.tmp.parent / "site-packages"
     packages.mkdir(exist_ok=True)
@@ -45,12 +44,10 @@ def started(tree: JobTree, script: str, *, warm: bool, package: str = PACKAGE, *
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def reports(job_tree_of_module: Any) -> dict[str, Any]:
     """What both ranks saw, by how they were started."""
     found: dict[str, Any] = {}
-    base = tmp_path_factory.mktemp("same")
-    tree = JobTree(base / "ml", base / "tmp")
-    tree.tmp.mkdir()
+    tree = job_tree_of_module
     for how in ("plain", "warm"):
         done, start = started(tree, SCRIPT, warm=how == "warm", PYTHONHASHSEED="7", PYTHONWARNINGS="default")
         assert done.status == 0, done.output
@@ -116,7 +113,7 @@ torch.nn.Linear(4, 4)(torch.rand(2, 4)).sum().backward()
 
 @pytest.mark.torch
 @pytest.mark.exact
-def test_the_generators_of_torch_and_numpy_are_each_ranks_own(job_tree: JobTree) -> None:
+def test_the_generators_of_torch_and_numpy_are_each_ranks_own(job_tree: Any) -> None:
     done, start = started(job_tree, TORCH, warm=True)
     first, second = (json.loads(job_tree.text(f"model/{rank}.json") or "") for rank in range(2))
 

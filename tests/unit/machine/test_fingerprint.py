@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.paths import TOOLKIT
+from support.powerless import heed_permissions
 from trainshed.machine import fingerprint
 from trainshed.machine.fingerprint import Fingerprint, of_files, of_folder, of_objects
 
@@ -165,8 +166,6 @@ print(found.digest.partition(":")[0], found.files, found.notes)
 
 
 def test_files_and_folders_that_cannot_be_read_make_it_incomplete(data: Path) -> None:
-    from conftest import heed_permissions
-
     (data / "a.csv").chmod(0)
     (data / "in").chmod(0)
     try:
