@@ -84,3 +84,18 @@ def test_no_file_but_those_of_metrics_log_is_shown(site: Site, project: Project)
     for name in (file, f"{base}/../../../secret.txt", "algo-1/output/secret.txt", f"{base}/%00.txt", "job.json", f"/{file}"):
         assert "no such file" in json.dumps(site.ask(f"{path}/medium?file={name}&kind=text", status=404))
     assert "no such file" in json.dumps(site.ask(f"{path}/medium?file={file}&kind=image", status=404))
+
+
+def test_a_copy_without_a_server_shows_them(project: Project, browser: Any, mine: dict[str, str], tmp_path: Path) -> None:
+    run, album = lay_run(project.folder / "runs/pictures"), Album()
+    for step in range(30):
+        log(album, run, step, text=Text(f"said at {step}"))
+    done = project.trainshed("ui", "--export", str(tmp_path / "copy"), **mine)
+    assert done.status == 0, done.output
+    page = Page(browser)
+    browser.get((tmp_path / "copy/index.html").as_uri())
+    page.click(".rows a", "pictures")
+    page.click(".tabs a", "media")
+    page.see('[data-media="text"] pre', lambda words: words.text == "said at 29")
+    page.see('[data-media="text"] input').send_keys("\ue012")
+    page.see('[data-media="text"] pre', lambda words: words.text == "said at 28")

@@ -30,6 +30,7 @@ from .plots import MOST_KEPT
 
 COPY = "offline.js"
 _PARTS = 600  # columns of a chart: it may be looked at more closely, and is not read again
+_MOST_STEPS = 20  # of each name of pictures, tables and the like
 _TRIES = 1000  # of reading a long history in pieces
 _POLICY = (
     "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src data:; base-uri 'none'; form-action 'none'"
@@ -139,6 +140,7 @@ def _run(asker: _Asker, key: str, aside: str) -> Answers:
         told[f"{path}/{what}"] = _whole(asker, f"{path}/{what}")
     for name in (told[path] or {}).get("logs", ()):
         told[f"{path}/log?{name}"] = asker.get(f"{path}/log?{urlencode({'log': name})}&back=1")
+    told |= _media(asker, path)
     told[f"api/page/lineage/{key}"] = asker.get(f"api/page/lineage/{key}")
     word = asker.get(f"{path}/ticket", {"path": ""})
     if word and (page := asker.page(f"ticket/{word['word']}/report.html")):
@@ -146,6 +148,17 @@ def _run(asker: _Asker, key: str, aside: str) -> Answers:
         write_atomic(f"{aside}/ticket/{key}/report.html", page)
         told[f"{path}/ticket"] = {"word": key}
     return {address: answer for address, answer in told.items() if answer is not None}
+
+
+def _media(asker: _Asker, path: str) -> Answers:
+    """The latest steps of each name, with what there is to be seen of them."""
+    told: Answers = {}
+    listed = asker.get(f"{path}/media")
+    for name in (listed or {}).get("names") or ():
+        name["steps"] = name["steps"][-_MOST_STEPS:]
+        for file, kind, _ in (one for step in name["steps"] for one in step[3]):
+            told[f"{path}/medium?{file}"] = asker.get(f"{path}/medium?{urlencode({'file': file, 'kind': kind})}")
+    return {f"{path}/media": listed, **told}
 
 
 def _whole(asker: _Asker, path: str) -> Any:

@@ -24,6 +24,7 @@ async function trainshedCopy(path, body) {
   if (address === "api/overlay") return trainshedOverlay(body);
   if (address === "api/together") return trainshedTogether(body.runs);
   if (address.endsWith("/log")) return trainshedLog(trainshedHeld[address + "?" + asked.get("log")], asked);
+  if (address.endsWith("/medium")) return structuredClone(trainshedHeld[address + "?" + asked.get("file")]);
   if (address.endsWith("/ticket") && body.path) throw new Refused(404, "files are not in this copy");
   const told = trainshedHeld[address];
   if (!told) throw new Refused(404, "this is not in the copy");
