@@ -222,7 +222,7 @@ def pictures(browser: Any, address: str, project: Path) -> None:
     click("#overlay", "4")
     see('[data-chart="loss"] figure > svg')
     take("ui-overlay", 820)
-    see(".tabs button", "Parameters").click()
+    click(".tabs button", "Parameters")
     see("svg[aria-label^='parallel']")
     take("ui-parameters", 820)
     for page, name in (("Tunings", "digits-rate"), ("Pipelines", "digits")):

@@ -80,7 +80,7 @@ def link(page: Page, words: str) -> str:
 
 def write(page: Page, field: str, words: str) -> None:
     """Writes into a field, which may be drawn anew at any moment."""
-    page.see(field, lambda one: one.send_keys(words) or True)
+    page.see(field, lambda one: one.is_displayed() and (one.send_keys(words) or True))
 
 
 def findings(browser: Any) -> list[Any]:
@@ -150,6 +150,26 @@ def test_a_tuning_is_watched_while_it_goes_on_and_stopped(
     page.see(".state", lambda state: state.text == "Stopped")
     tuner.communicate(timeout=60)
     end(process)
+
+
+def test_a_tuning_that_is_over_shows_what_mattered(site: Site, project: Project, browser: Any, mine: dict[str, str]) -> None:
+    project.write(
+        {
+            "quick.py": "import sys\nprint('metric loss=' + sys.argv[sys.argv.index('--rate') + 1])\n",
+            "quick.yaml": "job: {program: quick.py}\nsearch: {rate: {low: 0.1, high: 1.0}, width: {low: 1, high: 64}}\n"
+            "objective: minimize loss\nstrategy: random\nmax_jobs: 8\nmax_parallel_jobs: 4\n",
+        }
+    )
+    done = project.trainshed("tune", "quick.yaml", **mine)
+    assert done.status == 0, done.output
+    page = Page(browser)
+    browser.get(site.address)
+    page.click("#pages a", "Tunings")
+    page.click("main a", "quick")
+    page.see("main h2", lambda title: title.text == "Importance")
+    page.see("main figure svg text", lambda name: name.text == "rate")
+    page.see("main td .state")
+    assert page.text("#trouble") == ""
 
 
 def test_tags_notes_and_removal(site: Site, project: Project, browser: Any) -> None:

@@ -77,10 +77,7 @@ const PARTS = {
     const made = table(part.rows.map(row => row.map(cellOf)), part.head);
     return card(part.title, scrolling(part.title || "table", made), part.more ? make("p", { class: "soft" }, part.more + " more") : null);
   },
-  bars(part) {
-    const rows = part.rows.map(([name, value]) => [name, bar([[0, 1000 * value, COLOURS[0], name]]), Math.round(100 * value) + " %"]);
-    return card(part.title, make("p", { class: "soft" }, part.note), make("div", { class: "bars" }, table(rows)));
-  },
+  bars(part) { return card(part.title, make("p", { class: "soft" }, part.note), figure({ kind: "ranked", rows: part.rows }).element); },
   text(part) { return card(part.title, make("pre", { tabindex: "0", "aria-label": part.title }, part.text)); },
   charts(part, going) {
     const body = make("div");
