@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -32,7 +33,9 @@ def own_s3() -> Iterator[dict[str, str]]:
         client(environment).create_bucket(Bucket=BUCKET)
         yield environment
     finally:
-        server.stop()
+        # All servers of a process share one state, which outlives them.
+        with urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")):
+            server.stop()
 
 
 def client(environment: dict[str, str]) -> Any:
