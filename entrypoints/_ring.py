@@ -46,6 +46,7 @@ class Ring(Ranks):
             raise Problem(f"WORLD_SIZE, RANK, LOCAL_RANK or LOCAL_WORLD_SIZE is not a number: {error}") from error
         self.peers = tuple(range(self.world_size))
         self._tracker: Any = None
+        self._last: list[Callable[[], object]] = []
         if self.world_size > 1:
             self._listen()
 
@@ -134,14 +135,20 @@ class Ring(Ranks):
         if self.rank == 0:
             print(*words, flush=True)
 
+    def afterwards(self, action: Callable[[], object]) -> None:
+        """Has `leave` do something once the ranks are apart: with XGBoost, what one rank does alone is waited for by all."""
+        self._last.append(action)
+
     def leave(self) -> None:
-        """Ends the communication, all ranks together."""
+        """Ends the communication, all ranks together; then does what is to be done afterwards."""
         if self.world_size > 1:
             import xgboost.collective
 
             xgboost.collective.finalize()
             if self._tracker is not None:
                 self._tracker.wait_for(timeout=GOODBYE)  # the others want to say that they leave, too
+        for action in self._last:
+            action()
 
 
 def first_line(error: Exception) -> str:

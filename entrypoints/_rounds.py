@@ -555,7 +555,7 @@ class Training:
         with whole_file(Path(hp.output_data_dir) / "feature_importance.svg") as path:
             path.write_text(importance, encoding="utf-8")
         _pictures.keep(hp, "importance", title, importance)
-        _pictures.guarded(lambda: self._draw(rounds))
+        self.ring.afterwards(lambda: _pictures.guarded(lambda: self._draw(rounds)))
 
     def _draw(self, rounds: int) -> None:
         """Pictures of what the model makes of the data held out: of validation, else of test."""

@@ -80,7 +80,9 @@ def main() -> None:
         if hp.predict:
             tabular.predict(hp)
             return
-        Training(hp, Ring(), Engine(taken), "linear").run()
+        ring = Ring()
+        Training(hp, ring, Engine(taken), "linear").run()
+        ring.leave()
     except CheckpointError as error:
         raise Problem(str(error)) from error
 
