@@ -63,7 +63,10 @@ def test_without_a_file_predictions_are_printed_as_they_are_made(model: Path, ca
         (["nothing", "rows.csv"], "there are no runs"),
     ],
 )
-def test_what_cannot_be_done_is_said(model: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_done_is_said(
+    model: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(model.parent / "state"))  # without the runs of other tests
     assert main(["predict", *words]) != 0
     assert said in capsys.readouterr().err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainshed.base.units import size
+from trainshed.contract.wire.variables import CHANNEL_CACHE
 from trainshed.runner.display import cached, pools
 from trainshed.runner.files.fetching.file_cache import find_cache
 from trainshed.runner.files.warm_pool import every
@@ -33,7 +34,7 @@ class Stores(Kind):
     def _cache(self) -> Part:
         cache = find_cache(self.environ)
         if cache is None:
-            return table("Cache of channels", (), [], empty="TRAINSHED_CHANNEL_CACHE is off: nothing is kept")
+            return table("Cache of channels", (), [], empty=f"{CHANNEL_CACHE} is off: nothing is kept")
         told = cached.facts(cache)
         rows = [
             (one["address"], one["files"], size(one["bytes"]), one["partial"] or "", moment(one["used"]))
