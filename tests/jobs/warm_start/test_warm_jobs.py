@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.hosts import LIMIT, Hosts, ended
+from support.paths import TOOLKIT
 
 # Two folders above the code lies a mark for each rank that has begun: `begun.ATTEMPT.RANK`.
 BEGIN = """\
@@ -42,8 +43,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Hosts]]:
             packages.mkdir()
             (packages / "installed.py").write_text(package)
             made.append(job)
-            environment = {"PYTHONPATH": f"{os.environ['PYTHONPATH']}:{packages}"} if "PYTHONPATH" in os.environ else {}
-            job.start(**environment)
+            job.start(PYTHONPATH=os.pathsep.join((str(TOOLKIT), str(packages))))
             return job
 
         yield make
