@@ -30,7 +30,7 @@ def program_of(model: str, environ: Mapping[str, str]) -> str:
     """
     from trainshed.base.files import read_object
 
-    for name in ("model.json", ".model.json"):
+    for name in ("model.json", ".about.json", ".model.json"):
         program = read_object(f"{model}/{name}", 1 << 26, links=False).get("program")
         if isinstance(program, str) and program.isidentifier() and _is_ready(program, environ):
             return program
