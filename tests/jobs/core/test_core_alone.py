@@ -45,6 +45,7 @@ def trainshed(core: Path, folder: Path, *words: str) -> subprocess.CompletedProc
     return subprocess.run([core / "trainshed", *words], cwd=folder, env=environ, capture_output=True, text=True)
 
 
+@pytest.mark.timeout(300)  # the wheel and its environment are made first
 @pytest.mark.spine
 def test_the_core_alone_runs_a_job_and_shows_it(core: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -165,6 +165,7 @@ def typed(command: Command, project: Path) -> str:
     return f"{text.partition(' #')[0]} --dry-run" if CLUSTER.search(text) and "--dry-run" not in text else text
 
 
+@pytest.mark.timeout(300)  # many commands, each a process
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if any(not elsewhere(one) for one in commands(page))],
