@@ -8,6 +8,7 @@ import re
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -80,7 +81,15 @@ def link(page: Page, words: str) -> str:
 
 def write(page: Page, field: str, words: str) -> None:
     """Writes into a field, which may be drawn anew at any moment."""
-    page.see(field, lambda one: one.is_displayed() and (one.send_keys(words) or True))
+    from selenium.common.exceptions import ElementNotInteractableException
+
+    def taken(one: Any) -> bool:
+        with suppress(ElementNotInteractableException):
+            one.send_keys(words)
+            return True
+        return False
+
+    page.see(field, taken)
 
 
 def findings(browser: Any) -> list[Any]:
