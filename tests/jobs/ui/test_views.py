@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 import subprocess
 import threading
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from support.axe import findings
 from support.run_folders import lay_run
 from support.runner_project import Project, wait_until
 
@@ -90,22 +89,6 @@ def write(page: Page, field: str, words: str) -> None:
         return False
 
     page.see(field, taken)
-
-
-def findings(browser: Any) -> list[Any]:
-    """What axe-core finds on the page, from moderate on."""
-    spec = importlib.util.find_spec("axe_core_python")
-    path = os.environ.get("AXE_CORE") or (f"{os.path.dirname(str(spec.origin))}/axe.min.js" if spec else "")
-    if not path:
-        pytest.skip("needs axe-core (pip install axe-core-python; or AXE_CORE, the path of an axe.min.js)")
-    browser.set_script_timeout(120)
-    browser.execute_script(Path(path).read_text())
-    told = browser.execute_async_script("axe.run(document, {resultTypes: ['violations']}).then(arguments[0])")
-    return [
-        (one["id"], one["impact"], [node["html"][:200] for node in one["nodes"]])
-        for one in told["violations"]
-        if one["impact"] != "minor"
-    ]
 
 
 def test_a_pipeline_and_what_it_made_have_pages(filled: Project, browser: Any, mine: dict[str, str], tmp_path: Path) -> None:
