@@ -31,10 +31,8 @@ from trainshed.checkpoint.guard import Guard, usual_copies
 
 REPEATED = 10  # rounds that a resumed job with random parts may repeat, or a tenth of what is done
 PROGRAMS = ("tabular", "linear")  # that write models here
-ABOUT = {
-    "xgboost": ".about.json"
-}  # else model.json; the platform's image loads visible files, and its tests count models by names
-BARS = 20  # features in the picture of their importance
+# Else model.json. The platform's image loads each visible file as a model, and its tests count models by names.
+ABOUT = {"xgboost": ".about.json"}
 
 
 class Engine(Protocol):
