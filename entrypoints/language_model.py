@@ -328,7 +328,8 @@ def train(hp: Namespace, world: World) -> None:
         model.to("cpu").tie_weights()  # XLA's tensors have no memory to save from, and lose their ties on the way
     if world.rank == 0:
         save(Path(hp.model_dir), model, tokenizer)
-        write_json(Path(hp.model_dir) / "model.json", {"program": PROGRAM, "trainshed": trainshed.__version__})
+        made = {"program": PROGRAM, "trainshed": trainshed.__version__, "metrics": reporter.results}
+        write_json(Path(hp.model_dir) / "model.json", made)
         facts = {"steps": trainer.state.global_step, "finished": not guard.stopping, "world_size": world.size}
         write_json(Path(hp.output_data_dir) / "metrics.json", {**facts, **reporter.results})
     world.say(f"model: {hp.model_dir}")
