@@ -35,6 +35,7 @@ from trainshed.runner.job.places import BUILT_IN as BUILT_IN_PLACES  # noqa: E40
 from trainshed.runner.job.places import Can  # noqa: E402
 from trainshed.runner.job.schema_json import KINDS  # noqa: E402
 from trainshed.runner.job.schema_json import text as schema_text  # noqa: E402
+from trainshed.runner.tools import chaos  # noqa: E402
 from trainshed.studio.catalogue.tables import FACTS  # noqa: E402
 from trainshed.studio.rules.watching import OURS  # noqa: E402
 
@@ -160,6 +161,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": commands_text,
     **reference_job.TABLES,
     "built_in": built_in_table,
+    "chaos": lambda: table(("kind", "what it does"), ((f"`{name}`", kind.does) for name, kind in chaos.KINDS.items())),
     "exit_status": exit_status_table,
     "facts": facts_table,
     "peer_differences": peer_differences_table,

@@ -14,6 +14,7 @@ from trainshed.container.main import USAGE as TRAIN
 EXAMPLES = {
     "init": "trainshed init train.py --force",
     "run": "trainshed run train.py --hp epochs=3 --channel train=data",
+    "chaos": "trainshed chaos job.yaml --every 60s --kinds kill,pause",
     "demo": "trainshed demo",
     "algorithms": "trainshed algorithms",
     "ps": "trainshed ps --all",

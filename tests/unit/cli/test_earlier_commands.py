@@ -46,4 +46,4 @@ def test_every_earlier_command_takes_what_it_took() -> None:
 def test_every_command_is_listed() -> None:
     listed = {line.partition(":")[0].split()[0] for line in LINES}
 
-    assert {*listed, "train", "runs", "completion"} == set(all_commands())
+    assert {*listed, "train", "runs", "completion", "chaos"} == set(all_commands())

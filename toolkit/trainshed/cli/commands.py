@@ -35,6 +35,7 @@ CORE = {
     "schema": ("", "print the job file's JSON schema"),
     "algorithms": ("", "list ready programs, which need no code"),
     "describe": ("NAME", "show what a ready program takes and prints"),
+    "chaos": ("JOB.yaml|SCRIPT", "run a job here and play failures on it"),
     "demo": ("", "train a small network in ten seconds, offline"),
     "train": ("", "in a container: run the job that /opt/ml describes"),
     "doctor": ("[FOLDER]", "check this machine or container, and its job"),
