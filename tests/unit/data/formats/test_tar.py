@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import random
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import pytest
 from support.data_files import plain, samples, tar
 from support.extras import needs
 from trainshed.data.formats.errors import DataError, SampleError
-from trainshed.data.formats.tar import Tar
+from trainshed.data.formats.format import Counted
+from trainshed.data.formats.tar import Tar, _count_plain
 
 needs("numpy")
 
@@ -176,23 +179,67 @@ def test_what_is_behind_a_damaged_header_is_not_lost_without_a_word(tmp_path: Pa
     refused(tmp_path, whole[:2048], "is missing: the archive ends before its end mark")
 
 
-def test_counting_reads_headers_alone(tmp_path: Path) -> None:
+def test_counting_reads_headers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar({f"{number}.bin": bytes(300_000) for number in range(4)}))
-    read = []
+    read, pread = [], os.pread
 
-    class Watched(io.FileIO):
-        def readinto(self, buffer: Any) -> int | None:
-            count = super().readinto(buffer)
-            read.append(count)
-            return count
+    def watched(file: int, most: int, at: int) -> bytes:
+        read.append(pread(file, most, at))
+        return read[-1]
 
-    import builtins
+    monkeypatch.setattr(os, "pread", watched)
+    assert FORM.count(str(path)).records == 4
+    assert 4 * 512 <= sum(map(len, read)) < 300_000
 
+
+def slow_count(path: str) -> Counted | str:
+    """The records as tarfile sees them, or why it sees none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builtins, "open", lambda path, mode, buffering: io.BufferedReader(Watched(path), buffering))
-        assert FORM.count(str(path)).records == 4
-    assert sum(read) < 300_000
+        patch.setattr("trainshed.data.formats.tar._count_plain", lambda file: None)
+        return count(path)
+
+
+def count(path: str) -> Counted | str:
+    try:
+        return FORM.count(path)
+    except DataError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_what_is_counted_fast_is_what_tarfile_counts(form: int, tmp_path: Path) -> None:
+    draw, path = random.Random(form), tmp_path / "a.tar"
+    kinds = {
+        "plain": members(*(info(f"in/{n // 2}.{'ab'[n % 2]}", size=n * 97) for n in range(300)), format=form),
+        "times": members(*(info(f"{n}.a", mtime=n + 0.5) for n in range(9)), format=form),
+        "long": members(*(info(f"{'d' * 90}/{n}.a", size=3) for n in range(9)), format=form),
+        "strange": members(info(".a"), info("b"), info("d.x/", type=tarfile.DIRTYPE), info("d.x/c.a"), format=form),
+        "foreign": members(info("\u00e4.a"), info("\u00e4.b"), format=form),
+        "twice": members(info("a.x"), info("a.x"), format=form),
+        "back": members(info("a.x"), info("b.x"), info("a.y"), format=form),
+        "empty": members(format=form),
+    }
+    fast = 0
+    for kind, whole in kinds.items():
+        spoilt = [whole[: draw.randrange(len(whole))] for _ in range(10)] + [
+            whole + whole,
+            whole + b"x",
+            whole + bytes(1 << 21),
+        ]
+        for _ in range(40):
+            other = bytearray(whole)
+            other[draw.randrange(len(other)) // 512 * 512 + draw.choice([draw.randrange(512), 0, 124, 156, 257])] = (
+                draw.randrange(256)
+            )
+            spoilt.append(bytes(other))
+        for content in (whole, *spoilt):
+            path.write_bytes(content)
+            assert count(str(path)) == slow_count(str(path)), (kind, form)
+        path.write_bytes(whole)
+        with open(path, "rb") as stream:
+            fast += _count_plain(stream.fileno()) is not None
+    assert fast >= 3
 
 
 def test_an_archive_that_is_packed_as_tgz_is_read(tmp_path: Path) -> None:

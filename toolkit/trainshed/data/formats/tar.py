@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 import tarfile
 
 from .errors import DataError, SampleError, damaged
@@ -23,6 +25,10 @@ _LONGEST_NAME = 1 << 20  # bytes of an extended header
 # Bytes that are read at once: for a header alone; and by tarfile, which copies what is left of them with each read.
 _GLANCE = 1 << 14
 _EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_BLOCK = 512  # bytes of a header; what follows it is padded to as many
+_MOST_PADDING = 1 << 20
+_HEADERS = 4096  # whose checksums are looked at together
+_TIME = re.compile(rb"(\d{1,3}) mtime=\d{1,20}(?:\.\d{1,20})?\n")  # all that Python writes into most extended headers
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 
 
@@ -56,6 +62,8 @@ class Tar(StreamFormat):
             return super().count(path)
         marks = Marks()
         with open(path, "rb", buffering=_GLANCE) as stream:
+            if (plain := _count_plain(stream.fileno())) is not None:
+                return plain
             for member in _Members(stream, path, 0, 0, whole=False):
                 if member.begins:
                     marks.add(member.offset)
@@ -175,6 +183,73 @@ class _Members:
 
     def _damaged(self, what: str) -> DataError:
         return damaged(self._path, self._record, self._at, what)
+
+
+def _count_plain(file: int) -> Counted | None:
+    """Counts the samples of an archive whose headers are all plain, as most are, in a fifth of tarfile's time.
+
+    None for an archive that has anything else, damage for example.
+    """
+    marks, key, names, keys = Marks(), "", set[str](), set[str]()
+    at, begin, headers = 0, -1, list[bytes]()
+    while header := os.pread(file, _BLOCK, at):
+        kind, digits = header[156:157], header[124:136].rstrip(b"\0 ")
+        if header[257:262] != b"ustar" or digits.strip(b"01234567"):
+            whole = begin < 0 < at and _is_padding(file, at) and _are_whole(headers)
+            return marks.counted() if whole else None
+        headers.append(header)
+        if len(headers) == _HEADERS:
+            if not _are_whole(headers):
+                return None
+            headers = []
+        size, begin = int(digits or b"0", 8), begin if begin >= 0 else at
+        if kind == tarfile.XHDTYPE and begin == at and size <= _GLANCE:
+            told = _TIME.fullmatch(os.pread(file, size, at + _BLOCK))
+            if told is None or int(told[1]) != size:
+                return None
+        elif kind in (tarfile.REGTYPE, tarfile.AREGTYPE) and size <= LARGEST:
+            name, prefix = header[:100].partition(b"\0")[0], header[345:500].partition(b"\0")[0]
+            path = (prefix + b"/" + name if prefix else name).decode("utf-8", "surrogateescape")
+            if path.endswith("/"):
+                return None
+            if parts := _parts(path):
+                if parts[0] != key:
+                    key, names = parts[0], set()
+                    if key in keys:
+                        return None
+                    keys.add(key)
+                    marks.add(begin)
+                if parts[1] in names or parts[1] == "__key__":
+                    return None
+                names.add(parts[1])
+            begin = -1
+        else:
+            return None
+        at += _BLOCK - -size // _BLOCK * _BLOCK
+    return None
+
+
+def _are_whole(headers: list[bytes]) -> bool:
+    """Compares headers with their checksums; False without numpy."""
+    try:
+        import numpy as np
+    except ImportError:
+        return False
+    sums = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, _BLOCK).sum(axis=1, dtype=np.int64).tolist()
+    fields = [header[148:156] for header in headers]
+    try:
+        return all(
+            int(field.strip(b"\0 "), 8) == total - sum(field) + 8 * ord(" ")
+            for total, field in zip(sums, fields, strict=True)
+        )
+    except ValueError:  # short blocks, or no number
+        return False
+
+
+def _is_padding(file: int, at: int) -> bool:
+    """Tells whether an archive's end mark is here, and nothing but padding behind it."""
+    rest = os.pread(file, _MOST_PADDING, at)
+    return 0 < len(rest) < _MOST_PADDING and len(rest) % _BLOCK == 0 and not rest.strip(b"\0")
 
 
 def _parts(name: str) -> tuple[str, str] | None:
