@@ -147,6 +147,19 @@ def test_torch_ranks_can_do_without_the_agent_too(folder: Path) -> None:
     assert (made.distribution.engine, made.distribution.max_restarts) == ("trainshed", 3)
 
 
+@pytest.mark.parametrize(
+    ("said", "engine"),
+    [
+        ("hyperparameters: {trainshed_warm_start: auto}", ""),
+        ("environment: {TRAINSHED_WARM_START: auto}", ""),
+        ("hyperparameters: {trainshed_warm_start: 'off'}", "torchrun"),
+    ],
+)
+def test_ranks_that_start_warm_are_not_the_agents(folder: Path, said: str, engine: str) -> None:
+    made = job(folder, f"program: src/train.py\ndistribution: {{kind: torchrun, max_restarts: 3}}\n{said}\n")
+    assert (made.distribution.engine, made.distribution.max_restarts) == (engine, 3)
+
+
 def test_a_pipeline_takes_its_parameters_from_the_job_file(folder: Path) -> None:
     text = "program: src/train.py\ndistribution: {kind: pipeline, parameters: {partitions: 2, microbatches: 4}}\n"
     assert job(folder, text).distribution == Distribution("pipeline", parameters={"partitions": 2, "microbatches": 4})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainshed.contract.distributions import named, owner, traits_of
 from trainshed.contract.wire.pipeline import PipelineError, read_settings
 from trainshed.contract.wire.roles import read_roles
+from trainshed.contract.wire.variables import PREFIX, of_setting
 
 from .checker import Checker
 from .fields import DISTRIBUTION, Field
@@ -22,13 +23,22 @@ def read_distribution(fields: Checker, row: Field) -> Distribution:
     given["kind"] = named(given["kind"])
     given["parameters"] = _parameters(inner, "parameters")
     given["roles"] = _roles(inner, "roles")
-    if given["max_restarts"] and not given["engine"] and traits_of(given["kind"]).uses_agent:
+    if given["max_restarts"] and not given["engine"] and traits_of(given["kind"]).uses_agent and not _warm(fields):
         given["engine"] = "torchrun"  # torch's agent, which also goes on with other numbers of ranks
     if given["accelerate"] and "kind" not in inner.values:
         given["kind"] = owner("accelerate")
     distribution = Distribution(**given)
     _check(inner, distribution)
     return distribution
+
+
+def _warm(fields: Checker) -> bool:
+    """Tells whether the job asks for warm starts, which are not for ranks that torch's agent starts."""
+    for field, name in (("hyperparameters", f"{PREFIX.lower()}warm_start"), ("environment", of_setting("warm_start"))):
+        node = fields.node(field)
+        if node is not None and isinstance(node.value, dict) and name in node.value:
+            return str(node.value[name].value) == "auto"
+    return False
 
 
 def _check(fields: Checker, distribution: Distribution) -> None:
