@@ -33,7 +33,7 @@ ACCOUNTS: dict[str, Account] = {  # the strongest first
     STEPS: Account("steps that counted", ""),
     "compiling": Account("compiling and warming up", "keep the compile cache, and compile repeated layers once (regional)"),
     "loading": Account("loading", "keep data and weights near, read them in parallel, save in shards"),
-    "importing": Account("importing", "import what the first step needs alone; keep packages on a local disk"),
+    "importing": Account("importing", "trainshed_warm_start: auto imports once a host; keep packages on a local disk"),
     "capacity": Account("waiting for capacity", "ask for fewer hosts at least, or for another queue, zone or instance type"),
     "starting": Account("starting", "put requirements into the image; profile: auto divides it further"),
     "stopping": Account("stopping", "write the model sooner after the last step, and end soon after SIGTERM"),
