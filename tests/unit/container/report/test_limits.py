@@ -8,8 +8,7 @@ import os
 import pytest
 
 from trainshed.base.errors import EXIT_USER, ProgramError
-from trainshed.container.report.diagnose import failure_of_error, failure_of_start
-from trainshed.container.report.limits import limit_of
+from trainshed.container.report.diagnose import failure_of_error, failure_of_start, limit_of
 from trainshed.container.supervisor.launch_plan import ProcessSpec, StartError
 
 

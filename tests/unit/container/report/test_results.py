@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from support.obstacles import small_disk, without_rights
-from trainshed.container.report.results import remarks
+from trainshed.container.report.finish import remarks
 
 
 def test_a_model_of_files_and_good_links_is_nothing_to_talk_about(tmp_path: Path) -> None:
