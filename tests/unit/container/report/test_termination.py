@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.container.report.termination import MOST_BYTES, leave
+from trainshed.container.report.finish import MOST_BYTES, leave
 
 
 def test_in_a_pod_the_kubelets_file_gets_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
