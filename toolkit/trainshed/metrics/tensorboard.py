@@ -67,6 +67,7 @@ def write(folder: str, series: Iterable[Curve], media: Mapping[str, Sequence[Med
     return count, others
 
 
+# Source: TensorBoard's summary.proto (`Image`, `Audio`, `HistogramProto`); texts are Markdown there.
 def add_media(writer: Any, media: Mapping[str, Sequence[Medium]]) -> int:
     """Adds what TensorBoard can show (not: figures of plotly, sounds other than WAV); returns how many.
 

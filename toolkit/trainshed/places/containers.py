@@ -290,7 +290,9 @@ def _user_name(uid: int) -> str:
         return getpass.getuser() if os.environ.get("USER") else f"uid-{uid}"
 
 
-FIRST = 2  # behind the network's own address and its gateway's
+# Docker's networks have a name server. Podman's have one only if another package is installed (aardvark-dns, or the plugin
+# dnsname), so there every host gets a fixed address, and all of them in its /etc/hosts.
+FIRST_ADDRESS = 2  # behind the network's own address and its gateway's
 
 
 def host_addresses(engine: Engine, run: Run) -> dict[str, str]:
@@ -307,7 +309,7 @@ def host_addresses(engine: Engine, run: Run) -> dict[str, str]:
         # Podman's own answer, and the one that its service gives to Docker's client.
         text = found["subnets"][0]["subnet"] if "subnets" in found else found["IPAM"]["Config"][0]["Subnet"]
         space = ipaddress.ip_network(text)
-        return {host.name: str(space[FIRST + number]) for number, host in enumerate(run.hosts)}
+        return {host.name: str(space[FIRST_ADDRESS + number]) for number, host in enumerate(run.hosts)}
     except (ValueError, LookupError, TypeError) as error:
         raise EngineError(f"the network {network} has too few addresses for {len(run.hosts)} hosts: {error}") from error
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.container.report.finish import MOST_BYTES, leave
+from trainshed.container.report.finish import TERMINATION_LOG_BYTES, leave
 
 
 def test_in_a_pod_the_kubelets_file_gets_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,8 +17,8 @@ def test_in_a_pod_the_kubelets_file_gets_the_beginning(tmp_path: Path, monkeypat
     assert log.read_text() == ""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     inode = log.stat().st_ino
-    leave("UserError: " + "é" * MOST_BYTES, str(log))
-    assert log.read_bytes().startswith("UserError: é".encode()) and log.stat().st_size <= MOST_BYTES
+    leave("UserError: " + "é" * TERMINATION_LOG_BYTES, str(log))
+    assert log.read_bytes().startswith("UserError: é".encode()) and log.stat().st_size <= TERMINATION_LOG_BYTES
     assert log.stat().st_ino == inode  # a mount, which cannot be replaced
     leave("x", str(tmp_path / "absent"))
     assert not (tmp_path / "absent").exists()

@@ -12,16 +12,14 @@ from trainshed.contract.wire.compile_plan import CompilePlan
 from trainshed.contract.wire.variables import AUTOPATCH, COMPILE_PLAN
 
 from . import cache
-from .choice import choose
-from .devices import device_of
+from .choice import choose, device_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..launchers.launch import Launch
-    from .choice import Choice
-    from .devices import Device
+    from .choice import Choice, Device
 
 NEURON_PORT = 62182  # torch_xla's own for NEURON_RT_ROOT_COMM_ID (torch_xla/_internal/neuron.py)
 

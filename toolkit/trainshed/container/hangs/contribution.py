@@ -60,6 +60,8 @@ class Contribution:
         return part_of(host, samples, moved, len(self._dumps), collectives, gave_up)
 
 
+# A dump is a pickle of dictionaries, lists, texts and numbers (format 2.x; the reader of torch is `torchfrtrace`, and
+# torch/distributed/flight_recorder describes the fields). The reader refuses all else: a pickle could name any function.
 LONGEST = 256 << 20  # bytes
 DUMP_SECONDS = 8.0  # for ranks to write; the recorder reads its pipe every second
 _NAMES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")

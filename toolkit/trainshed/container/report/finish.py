@@ -155,8 +155,8 @@ def _is_full(folder: str) -> bool:
     return status.f_blocks > 0 and status.f_bavail * status.f_frsize < LITTLE
 
 
-SECONDS = 30.0  # that it may take; it takes one where the machine is not busy
-STOPPED_SECONDS = 10.0  # the same where somebody wants the job to end
+REPORT_SECONDS = 30.0  # that it may take; it takes one where the machine is not busy
+STOPPED_REPORT_SECONDS = 10.0  # the same where somebody wants the job to end
 
 
 def write_report(paths: Paths, record: RunRecord, voice: Voice, *, stopped: bool) -> None:
@@ -176,7 +176,7 @@ def write_report(paths: Paths, record: RunRecord, voice: Voice, *, stopped: bool
     if not has_wing("studio"):
         return
 
-    seconds = STOPPED_SECONDS if stopped else SECONDS
+    seconds = STOPPED_REPORT_SECONDS if stopped else REPORT_SECONDS
     command = isolated("trainshed.studio.pages", paths.output, paths.output_data, str(seconds))
     try:
         done = subprocess.run(
@@ -218,11 +218,13 @@ def _measured(paths: Paths) -> bool:
     return False
 
 
-PATH = "/dev/termination-log"
-MOST_BYTES = 4096
+# The file that the kubelet mounts at `terminationMessagePath`, for `kubectl describe pod` and who follows the job.
+# Source: "Determine the Reason for Pod Failure" in Kubernetes' documentation; at most 4,096 bytes.
+TERMINATION_LOG = "/dev/termination-log"
+TERMINATION_LOG_BYTES = 4096
 
 
-def leave(text: str, path: str = PATH) -> None:
+def leave(text: str, path: str = TERMINATION_LOG) -> None:
     """Writes the beginning of a failure's text there, in a pod; never raises. The file is a mount: it cannot be replaced."""
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return
@@ -231,7 +233,7 @@ def leave(text: str, path: str = PATH) -> None:
     except OSError:
         return
     try:
-        os.write(fd, clip(text, MOST_BYTES).encode("utf-8", "replace"))
+        os.write(fd, clip(text, TERMINATION_LOG_BYTES).encode("utf-8", "replace"))
     except OSError:
         pass
     finally:

@@ -170,6 +170,8 @@ def environment_of(run: Run, environ: Mapping[str, str]) -> dict[str, str]:
     return {**inherited(environ), **kept, **own, **run.job.environment}
 
 
+# One process at a time follows a job: it holds `slurm/follower.lock` in the run's folder. A job outlives its follower; the
+# next one takes it up again, by the number that sbatch itself has written into `slurm/number`.
 PAUSE = 0.5  # seconds between two looks at a run that somebody else follows
 
 
