@@ -245,7 +245,7 @@ METRIC = (
     Field("direction", "choice", "what is good", choices=DIRECTIONS),
     Field("help", "text", "what it measures, in one line"),
 )
-ALGORITHM_FIELDS = (
+ALGORITHM_FIELDS: tuple[Field, ...] = (
     Field("name", "text", "its name (default: the file's)"),
     Field("program", "text", "file name of the script, beside this file (default: the file's)"),
     Field("description", "text", "what it does"),
