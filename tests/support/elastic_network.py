@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from support.free_ports import free_ports
 from support.roster_network import GRACE, JOIN_SECONDS, KEY, Cable, Clock, Steps
 from trainshed.base.errors import ClusterError
-from trainshed.container.roster.elastic_leader import ElasticLeader
+from trainshed.container.roster.elastic_hosts import ElasticLeader
 from trainshed.container.roster.messages import Report
 from trainshed.container.roster.roster import LeaderMoved
 from trainshed.container.roster.succession import Succession

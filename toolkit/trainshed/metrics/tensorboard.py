@@ -52,8 +52,6 @@ def write(folder: str, series: Iterable[Curve], media: Mapping[str, Sequence[Med
         from tensorboardX import SummaryWriter
     except ImportError as error:
         raise TrainshedError("event files need tensorboardX", hint="pip install 'trainshed[tensorboard]'") from error
-    pass
-
     count = 0
     try:
         with SummaryWriter(logdir=folder, write_to_disk=True, filename_suffix=suffix) as writer:

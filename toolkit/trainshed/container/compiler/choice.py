@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from trainshed.contract.distributions import DistributionTraits
     from trainshed.contract.wire.compile_plan import CompilerRequest
 
-    pass
-
 _OF_DEVICE = {"cuda": "inductor", "cpu": "inductor", "tpu": "xla", "trn1": "neuron-xla", "trn2": "neuron"}
 _NAMES = {"cuda": "a GPU", "cpu": "a CPU", "tpu": "a TPU", "trn1": "trn1's Neuron cores", "trn2": "trn2's Neuron cores"}
 

@@ -90,8 +90,6 @@ def _write_outcome(paths: Paths, result: TrainingResult, voice: Voice) -> None:
     """The failure or success file; neither for a job that was interrupted."""
     try:
         if result.failure:
-            pass
-
             leave(visible(voice.mask(result.failure.text())))
             own = read_own_failure(paths)
             write_failure(paths, result.failure.text(), lambda text: visible(voice.mask(text)))
