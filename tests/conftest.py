@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from support import properties
+from support.finished import Finished
 from support.gate.rows import row
 from support.paths import TOOLKIT
 from support.powerless import heed_permissions
@@ -94,20 +95,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return row(nodeid)
 
     return Scheduling(config, log)
-
-
-@dataclass(frozen=True)
-class Finished:
-    """How `train` ended: its exit status and what it printed."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-    @property
-    def output(self) -> str:
-        """Both streams, for searching."""
-        return self.stdout + self.stderr
 
 
 @dataclass(frozen=True)

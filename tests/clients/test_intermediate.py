@@ -12,8 +12,7 @@ import pytest
 from support.own_s3 import BUCKET, client, keys, own_s3
 from trainshed.container import intermediate
 from trainshed.container.intermediate.inotify import Watch
-from trainshed.container.intermediate.uploader import Uploader, check
-from trainshed.container.intermediate.waiting import UploadQueue
+from trainshed.container.intermediate.uploader import Uploader, UploadQueue, check
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.docker_cli import Containers, Finished
+from support.docker_cli import Containers, FinishedContainer
 from support.extras import needs
 from support.paths import ROOT
 
@@ -35,7 +35,7 @@ TRAINER: dict[str, Any] = {
 
 def run_on_both(
     container: Containers, network: str, script: str, hyperparameters: dict[str, Any], shared: Path
-) -> list[Finished]:
+) -> list[FinishedContainer]:
     """The script as one job on two containers that share a folder; both have ended well."""
     running = []
     for host in HOSTS:

@@ -8,33 +8,19 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
+from support.finished import Finished
 from trainshed.cli import main, parser
 from trainshed.cli.parser import Parser
 from trainshed.runner.job import flags
 from trainshed.runner.job.job import Job
 
 
-@dataclass(frozen=True)
-class Done:
-    """A `trainshed` that has ended."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-    @property
-    def output(self) -> str:
-        """Both streams, for messages."""
-        return self.stdout + self.stderr
-
-
-def answer(arguments: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Done:
+def answer(arguments: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Finished:
     """What `trainshed ARGUMENTS` answers in a folder, with these variables and no others, called in this process.
 
     For commands that only read, print or refuse. One that starts jobs, takes signals or detaches needs its own process.
@@ -52,7 +38,7 @@ def answer(arguments: Sequence[str], folder: Path, environ: Mapping[str, str]) -
                 status = main(list(arguments))
             except SystemExit as end:
                 status = int(end.code or 0)
-        return Done(status, *(file.seek(0) or file.read().decode() for file in (out, error)))
+        return Finished(status, *(file.seek(0) or file.read().decode() for file in (out, error)))
 
 
 @contextlib.contextmanager

@@ -9,6 +9,9 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from support.finished import Finished
 
 LABEL = "org.trainshed.test.session"
 LIMIT = 300.0  # seconds; a hang must not hang the tests
@@ -60,18 +63,10 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A container that ended: its exit status (128 + signal where one ended it) and what it printed."""
+class FinishedContainer(Finished):
+    """A container that ended, with its job."""
 
-    status: int
-    stdout: str
-    stderr: str
     job: Job
-
-    @property
-    def output(self) -> str:
-        """Both streams, for messages and for searching."""
-        return self.stdout + self.stderr
 
 
 @dataclass(frozen=True)
@@ -114,14 +109,14 @@ class Running:
         """`docker stop`: STOPSIGNAL, then SIGKILL after `grace` seconds."""
         docker("stop", "--time", str(grace), self.name, timeout=grace + 60)
 
-    def wait(self, timeout: float = LIMIT) -> Finished:
+    def wait(self, timeout: float = LIMIT) -> FinishedContainer:
         """How it ended. Raises AssertionError if it still runs after `timeout` seconds."""
         try:
             status = int(docker("wait", self.name, timeout=timeout).stdout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} still runs after {timeout} s; it printed:\n{self.logs()}") from None
         done = docker("logs", self.name)
-        return Finished(status, done.stdout, done.stderr, self.job)
+        return FinishedContainer(status, done.stdout, done.stderr, self.job)
 
 
 @dataclass
@@ -176,32 +171,9 @@ class Containers:
         docker("run", "--detach", *arguments, *options, image, *command)
         return Running(name, job)
 
-    def __call__(
-        self,
-        *command: str,
-        image: str = "",
-        job: Job | None = None,
-        env: dict[str, str] | None = None,
-        user: str = "",
-        network: str = "",
-        hostname: str = "",
-        mount: bool = True,
-        options: tuple[str, ...] = (),
-        timeout: float = LIMIT,
-    ) -> Finished:
+    def __call__(self, *command: str, timeout: float = LIMIT, **how: Any) -> FinishedContainer:
         """Runs a container to its end; arguments as for `start`."""
-        running = self.start(
-            *command,
-            image=image,
-            job=job,
-            env=env,
-            user=user,
-            network=network,
-            hostname=hostname,
-            mount=mount,
-            options=options,
-        )
-        return running.wait(timeout)
+        return self.start(*command, **how).wait(timeout)
 
     def remove(self) -> None:
         """Removes what was started, and lets the caller delete what a container wrote as root."""

@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 from support.free_ports import free_ports
-from support.roster_network import GRACE, JOIN_SECONDS, KEY, Cable, Clock
+from support.roster_network import GRACE, JOIN_SECONDS, KEY, Cable, Clock, Steps
 from trainshed.base.errors import ClusterError
-from trainshed.container.roster.elastic_leader import ElasticLeader
+from trainshed.container.roster.elastic_hosts import ElasticLeader
 from trainshed.container.roster.messages import Report
 from trainshed.container.roster.roster import LeaderMoved
 from trainshed.container.roster.succession import Succession
@@ -115,7 +115,7 @@ class Node:
             inner.dialer.close()
 
 
-class ElasticNetwork:
+class ElasticNetwork(Steps):
     """The hosts of a job, a cable from each to each, and the clock. work: seconds that the ranks train."""
 
     def __init__(self, count: int, enough: int, seed: int = 0, work: float = 15.0) -> None:
@@ -173,12 +173,6 @@ class ElasticNetwork:
                 cable.listener.setblocking(False)
             elif not (listens or cable.cut or closed):
                 cable.listener.close()
-
-    def until(self, done: object, limit: float = 300.0) -> None:
-        end = self.clock.now + limit
-        while not done():  # type: ignore[operator]
-            assert self.clock.now < end, f"still {[(node.name, node.state) for node in self.nodes]} after {limit} s"
-            self.step()
 
     def wait(self, seconds: float) -> None:
         end = self.clock.now + seconds

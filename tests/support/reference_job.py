@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from trainshed.contract.wire.pipeline import PipelineSettings
-from trainshed.runner.job import algorithm_fields
+from trainshed.runner.job import schema_json
 from trainshed.runner.job.fields import FIELDS, PLACES, Field
 from trainshed.runner.job.places import BUILT_IN
 from trainshed.studio.steps import steps_file
@@ -96,7 +96,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "job_fields": job_table,
     "tune_fields": lambda: fields_table(tuning_file.FIELDS),
     "steps_fields": lambda: fields_table(steps_file.FIELDS),
-    "algorithm_fields": lambda: fields_table(algorithm_fields.FIELDS),
+    "algorithm_fields": lambda: fields_table(schema_json.ALGORITHM_FIELDS),
     **{f"{place}_options": partial(fields_table, BUILT_IN[place].fields) for place in PLACES},
     "pipeline_settings": lambda: options_table(PipelineSettings, without=("open",)),
 }  # fmt: skip

@@ -11,7 +11,7 @@ import random
 import select
 import signal
 import socket
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
 from support.free_ports import free_ports
@@ -268,7 +268,18 @@ class Node:
         self.roster.dialer.close()
 
 
-class Network:
+class Steps:
+    """Lets hosts take turns. A subclass has a clock, nodes, and a step of all of them."""
+
+    def until(self, done: Callable[[], bool], limit: float = 300.0) -> None:
+        """Steps until `done` says so; fails after `limit` seconds of our clock."""
+        end = self.clock.now + limit
+        while not done():
+            assert self.clock.now < end, f"still {[(node.name, node.state) for node in self.nodes]} after {limit} s"
+            self.step()
+
+
+class Network(Steps):
     """The hosts of a job, the cables between them, and the clock.
 
     restarts: how often the job's ranks may be started again. decided: what host 0 has decided.
@@ -333,13 +344,6 @@ class Network:
         self.random.shuffle(turns)
         for node in turns:
             node.turn()
-
-    def until(self, done: object, limit: float = 300.0) -> None:
-        """Steps until `done` says so; fails after `limit` seconds of our clock."""
-        end = self.clock.now + limit
-        while not done():  # type: ignore[operator]
-            assert self.clock.now < end, f"still {[(node.name, node.state) for node in self.nodes]} after {limit} s"
-            self.step()
 
     def to_the_end(self, limit: float = 300.0) -> None:
         """Until no host is left, and nothing more is to happen."""

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import Done, answer
+from support.command_line import answer
+from support.finished import Finished
 from support.paths import TOOLKIT as TOOLKIT_FOLDER
 from trainshed.runner.acting.leftovers import end_leftovers
 from trainshed.runner.state import identity
@@ -39,13 +40,13 @@ class Project:
             path.write_text(text)
         return self
 
-    def trainshed(self, *arguments: str, **environment: str) -> Done:
+    def trainshed(self, *arguments: str, **environment: str) -> Finished:
         """Runs `trainshed` to its end."""
         process = self.start(*arguments, **environment)
         stdout, stderr = process.communicate(timeout=LIMIT)
-        return Done(process.returncode, stdout, stderr)
+        return Finished(process.returncode, stdout, stderr)
 
-    def command(self, *arguments: str, **environment: str) -> Done:
+    def command(self, *arguments: str, **environment: str) -> Finished:
         """The same in this process, for a command that only reads, prints or refuses: no interpreter is started."""
         return answer(arguments, self.folder, self.environ(**environment))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -40,14 +38,6 @@ def cells() -> list[object]:
         )
         for cell in wanted
     ]
-
-
-@pytest.fixture
-def torch_containers(docker: str, cpu_image: str, tmp_path: Path) -> Iterator[Containers]:  # noqa: F811
-    """Runs containers of the image of Dockerfile.cpu."""
-    containers = Containers(image=cpu_image, folder=tmp_path / "containers", session=docker)
-    yield containers
-    containers.remove()
 
 
 @pytest.mark.parametrize(("launcher", "event", "nodes"), cells())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hostile.models.state_outside_tensors import Block, Deep
+from hostile.models.state_outside_tensors import Block, Deep, forward_of_deep
 from hostile.table import Spec, model, rows
 
 
@@ -241,18 +241,14 @@ def exception_as_control_flow() -> Spec:
     return Spec(Net(), rows())
 
 
-@model
-def finally_with_tensors_between_blocks() -> Spec:
-    class Net(Deep):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for block in self.blocks:
-                try:
-                    x = block(x)
-                finally:
-                    x = x * 0.9
-            return self.head(x)
-
-    return Spec(Net(), rows())
+@forward_of_deep
+def finally_with_tensors_between_blocks(self: Deep, x: torch.Tensor) -> torch.Tensor:
+    for block in self.blocks:
+        try:
+            x = block(x)
+        finally:
+            x = x * 0.9
+    return self.head(x)
 
 
 @model

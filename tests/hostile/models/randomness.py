@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributions import Categorical, Normal
 from torch.utils.checkpoint import checkpoint
 
-from hostile.models.state_outside_tensors import Block, Deep
+from hostile.models.state_outside_tensors import Block, Deep, forward_of_deep
 from hostile.table import Spec, model, rows, tokens
 
 
@@ -101,27 +101,19 @@ def gumbel_softmax_codebook() -> Spec:
     return Spec(Net(), rows(), evaluate=None)
 
 
-@model
-def python_random_drops_whole_layers() -> Spec:
-    class Net(Deep):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for block in self.blocks:
-                if not self.training or random.random() > 0.2:
-                    x = block(x)
-            return self.head(x)
-
-    return Spec(Net(), rows())
+@forward_of_deep
+def python_random_drops_whole_layers(self: Deep, x: torch.Tensor) -> torch.Tensor:
+    for block in self.blocks:
+        if not self.training or random.random() > 0.2:
+            x = block(x)
+    return self.head(x)
 
 
-@model
-def torch_random_drops_whole_layers() -> Spec:
-    class Net(Deep):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for block in self.blocks:
-                x = block(x) if not self.training or torch.rand(()) > 0.2 else x
-            return self.head(x)
-
-    return Spec(Net(), rows())
+@forward_of_deep
+def torch_random_drops_whole_layers(self: Deep, x: torch.Tensor) -> torch.Tensor:
+    for block in self.blocks:
+        x = block(x) if not self.training or torch.rand(()) > 0.2 else x
+    return self.head(x)
 
 
 @model

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hostile.models.state_outside_tensors import Block, Deep
+from hostile.models.state_outside_tensors import Block, Deep, forward_of_deep
 from hostile.table import BATCH, Spec, generator, model, rows, tokens
 
 
@@ -280,18 +280,14 @@ def half_precision_blocks_in_the_middle() -> Spec:
     return Spec(Net(), rows())
 
 
-@model
-def autocast_inside_the_model() -> Spec:
-    class Net(Deep):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            with torch.autocast("cpu", torch.bfloat16):
-                for block in self.blocks[:5]:
-                    x = block(x)
-            for block in self.blocks[5:]:
-                x = block(x.float())
-            return self.head(x)
-
-    return Spec(Net(), rows())
+@forward_of_deep
+def autocast_inside_the_model(self: Deep, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        for block in self.blocks[:5]:
+            x = block(x)
+    for block in self.blocks[5:]:
+        x = block(x.float())
+    return self.head(x)
 
 
 @model
@@ -317,19 +313,15 @@ def views_cross_the_cut() -> Spec:
     return Spec(Net(), rows())
 
 
-@model
-def in_place_on_slices_and_results() -> Spec:
-    class Net(Deep):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out = torch.zeros(len(x), 8, 8)
-            for number, block in enumerate(self.blocks):
-                x = block(x)
-                out[:, number] = x
-                out[:, : number + 1] *= 0.9
-                x = out[:, : number + 1].sum(1)
-            return self.head(out.flatten(1)[:, ::8])
-
-    return Spec(Net(), rows())
+@forward_of_deep
+def in_place_on_slices_and_results(self: Deep, x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros(len(x), 8, 8)
+    for number, block in enumerate(self.blocks):
+        x = block(x)
+        out[:, number] = x
+        out[:, : number + 1] *= 0.9
+        x = out[:, : number + 1].sum(1)
+    return self.head(out.flatten(1)[:, ::8])
 
 
 @model
@@ -409,16 +401,12 @@ def modules_in_a_plain_list_and_registered_by_hand() -> Spec:
     return Spec(Net(), rows())
 
 
-@model
-def generator_and_lambda_in_the_forward() -> Spec:
-    class Net(Deep):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            import functools
+@forward_of_deep
+def generator_and_lambda_in_the_forward(self: Deep, x: torch.Tensor) -> torch.Tensor:
+    import functools
 
-            steps = (lambda value, block=block: block(value).clamp(-3, 3) for block in self.blocks)
-            return self.head(functools.reduce(lambda value, function: function(value), steps, x))
-
-    return Spec(Net(), rows())
+    steps = (lambda value, block=block: block(value).clamp(-3, 3) for block in self.blocks)
+    return self.head(functools.reduce(lambda value, function: function(value), steps, x))
 
 
 @model
@@ -462,17 +450,13 @@ def tensor_of_no_dimension_travels() -> Spec:
     return Spec(Net(), rows())
 
 
-@model
-def empty_tensors_travel() -> Spec:
-    class Net(Deep):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            past = x[:, :0]
-            for block in self.blocks:
-                x = block(x)
-                past = torch.cat([past, x[:, :0]], 1)
-            return self.head(torch.cat([x, past], 1))
-
-    return Spec(Net(), rows())
+@forward_of_deep
+def empty_tensors_travel(self: Deep, x: torch.Tensor) -> torch.Tensor:
+    past = x[:, :0]
+    for block in self.blocks:
+        x = block(x)
+        past = torch.cat([past, x[:, :0]], 1)
+    return self.head(torch.cat([x, past], 1))
 
 
 @model

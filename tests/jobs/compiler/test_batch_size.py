@@ -84,7 +84,7 @@ SCRIPT = """
 import json, resource
 import torch
 from trainshed.compiler import find_batch_size
-from trainshed.compiler.memory import limit_bytes
+from trainshed.compiler.batch_size import limit_bytes
 torch.set_num_threads(1)
 model = torch.nn.Linear(64, 64)
 MIB = 1 << 20

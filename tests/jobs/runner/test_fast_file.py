@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.faulty_s3 import FaultyS3, faulty_s3
+from support.faulty_s3 import FaultyS3
 from support.own_s3 import BUCKET, client, own_s3, put
 from support.paths import TOOLKIT
 from support.runner_project import LIMIT, Project, wait_until
@@ -60,13 +60,6 @@ def s3() -> Iterator[dict[str, str]]:
     with own_s3() as environment:
         put(environment, objects)
         yield {**environment, "AWS_SECRET_ACCESS_KEY": SECRET}
-
-
-@pytest.fixture
-def faulty(s3: dict[str, str]) -> Iterator[FaultyS3]:
-    """The same, with faults."""
-    with faulty_s3(s3) as proxy:
-        yield proxy
 
 
 @pytest.fixture

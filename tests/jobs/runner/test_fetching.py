@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.faulty_s3 import FaultyS3, faulty_s3
+from support.faulty_s3 import FaultyS3
 from support.own_s3 import BUCKET, client, own_s3, put
 from support.runner_project import LIMIT, Project, wait_until
 from trainshed.base.errors import TrainshedError
@@ -33,12 +33,6 @@ def s3() -> Iterator[dict[str, str]]:
     with own_s3() as environment:
         put(environment, {"fetch/a": b"1", "fetch/b": b"2", "big/large": BODY})
         yield environment
-
-
-@pytest.fixture
-def faulty(s3: dict[str, str]) -> Iterator[FaultyS3]:
-    with faulty_s3(s3) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.faulty_s3 import FaultyS3, faulty_s3
+from support.faulty_s3 import FaultyS3
 from support.obstacles import small_disk
 from support.own_s3 import own_s3, put
 from support.runner_project import Done, Project, wait_until
@@ -227,12 +227,6 @@ def s3() -> Iterator[dict[str, str]]:
     with own_s3() as environment:
         put(environment, {"warm/a": b"1", "warm/b": b"2"})
         yield environment
-
-
-@pytest.fixture
-def faulty(s3: dict[str, str]) -> Iterator[FaultyS3]:
-    with faulty_s3(s3) as proxy:
-        yield proxy
 
 
 def test_data_that_no_cache_keeps_waits_in_the_pool_and_is_compared(

@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Iterator
-
 import pytest
 
 from trainshed.base import secret_shapes, secret_signs, secrets
 from trainshed.base.secret_words import is_secret_name
 
-_CLASS = re.compile(r"\[([^\]]+)\]")
 RUN = "x" * 18
-
-
-def heads(expression: str) -> Iterator[str]:
-    """Texts that the beginning of an issued key's expression stands for, each class with its first and last letter."""
-    for alternative in re.sub(r"\(\?<!.*?\)", "", expression).split("|"):
-        plain = re.sub(r"\{(\d+)(?:,\d+)?\}", lambda found: "*" * (int(found[1]) - 1), alternative.replace("\\.", "."))
-        plain = re.sub(r"\\d(\**)", lambda found: "1" + "1" * len(found[1]), plain)
-        plain = re.sub(r"\\w(\**)", lambda found: "a" + "a" * len(found[1]), plain)
-        choices = _CLASS.findall(plain)
-        for letters in itertools.product(*((one[0], one[-1]) for one in choices)):
-            given = iter(letters)
-            made = _CLASS.sub(lambda _: next(given), plain)  # noqa: B023 (used at once)
-            yield re.sub(r"(.)(\*+)", lambda found: found[1] * (1 + len(found[2])), made)
-
-
-def flat(expression: str) -> Iterator[str]:
-    """The expression without groups: one for each of their alternatives."""
-    group = re.search(r"\(\?:([^()]*)\)", expression)
-    if group is None:
-        yield from expression.split("|")
-        return
-    for one in group[1].split("|"):
-        yield from flat(expression[: group.start()] + one + expression[group.end() :])
-
-
-def test_every_key_that_a_service_issues_has_a_sign() -> None:
-    made = {head for how, _ in secret_shapes._ISSUED for one in flat(how) for head in heads(one)}
-    assert len(made) > 90
-    known = re.compile("|".join(f"(?:{how})" for how, _ in secret_shapes._ISSUED))
-    assert {head for head in made if not known.match(head)} == set()
-    assert {head for head in made if not secret_signs.has_issued(head)} == set()
 
 
 def test_what_stands_before_a_secret_is_a_sign_where_the_secret_is_long() -> None:

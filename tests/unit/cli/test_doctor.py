@@ -14,7 +14,7 @@ from support.runner_project import Project
 from trainshed.base.check import Check, as_json, as_lines, fail, ok, warn
 from trainshed.container.doctor import machine_checks
 from trainshed.container.doctor.job_checks import checks
-from trainshed.container.doctor.torch_check import judge
+from trainshed.container.doctor.machine_checks import judge
 from trainshed.contract.cluster import Hardware
 
 CUDA = {"version": "2.13.0", "cuda": "12.8", "available": True, "count": 2, "names": ["H200", "H200"]}

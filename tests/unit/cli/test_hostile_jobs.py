@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import Done
+from support.finished import Finished
 from support.prey import picture
 from support.runner_project import Project
 
@@ -155,7 +155,7 @@ ARCHIVES: dict[str, tuple[str, Callable[[], bytes], str]] = {
 }
 
 
-def assert_one_line(done: Done, says: str) -> None:
+def assert_one_line(done: Finished, says: str) -> None:
     assert done.status in (1, 2, 69), done.output
     assert says in done.stderr
     lines = done.stderr.splitlines()

@@ -363,65 +363,38 @@ def damage_disk(damage: Damage) -> None:
         "input/data/train-manifest",
     )
     name = damage.random.choice((*damage.files, *damage.files, *folders, *files))
-    kind = damage.random.choice(tuple(_DISK))
-    damage.on_disk.append(lambda base: _DISK[kind](base / name))
+    kind = damage.random.choice((*_INSTEAD, "unreadable"))
+    damage.on_disk.append(lambda base: _change_on_disk(base / name, kind))
     damage.notes.append(f"{name} is {kind}")
 
 
-def _gone(path: Path) -> None:
+def _change_on_disk(path: Path, kind: str) -> None:
+    if kind == "unreadable":
+        path.chmod(0)
+        return
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     elif os.path.lexists(path):
         path.unlink()
     path.parent.mkdir(parents=True, exist_ok=True)
-
-
-def _folder(path: Path) -> None:
-    _gone(path)
-    path.mkdir()
-
-
-def _full_folder(path: Path) -> None:
-    _gone(path)
-    (path / "x").mkdir(parents=True)
-
-
-def _fifo(path: Path) -> None:
-    _gone(path)
-    os.mkfifo(path)
-
-
-def _dangling(path: Path) -> None:
-    _gone(path)
-    path.symlink_to("nowhere")
-
-
-def _loop(path: Path) -> None:
-    _gone(path)
-    path.symlink_to(path)
-
-
-def _file(path: Path) -> None:
-    _gone(path)
-    path.write_bytes(b"x")
+    _INSTEAD[kind](path)
 
 
 def _socket(path: Path) -> None:
-    _gone(path)
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(path))
 
 
-_DISK: dict[str, Callable[[Path], None]] = {
-    "gone": _gone,
-    "an empty folder": _folder,
-    "a folder with something in it": _full_folder,
-    "a FIFO": _fifo,
-    "a dangling link": _dangling,
-    "a link to itself": _loop,
-    "a file": _file,
+# What is there instead, once what was there is gone.
+_INSTEAD: dict[str, Callable[[Path], object]] = {
+    "gone": lambda path: None,
+    "an empty folder": Path.mkdir,
+    "a folder with something in it": lambda path: (path / "x").mkdir(parents=True),
+    "a FIFO": os.mkfifo,
+    "a dangling link": lambda path: path.symlink_to("nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a file": lambda path: path.write_bytes(b"x"),
     "a socket": _socket,
-    "unreadable": lambda path: path.chmod(0),
 }
 MUTATIONS: tuple[Callable[[Damage], None], ...] = (
     *(flip_bytes, truncate, insert_bytes, replace_content, change_value, change_value, delete_value, rename_key),

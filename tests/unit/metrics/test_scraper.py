@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from trainshed.metrics.capture import LONGEST_REGEX
-from trainshed.metrics.scraper import Scraper, scan_file
+from trainshed.metrics.scraper import LONGEST_REGEX, Scraper, scan_file
 
 # As Amazon's guides to transformers have them, for what version 4 printed.
 GUIDE = [

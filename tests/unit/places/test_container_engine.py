@@ -9,7 +9,7 @@ import pytest
 from support.runner_project import Project
 from trainshed.places.container_command import Machine, create
 from trainshed.places.container_engine import EngineError, find_engine, hint_for, identity_of, reason
-from trainshed.places.names import host_addresses
+from trainshed.places.containers import host_addresses
 from trainshed.runner.files import layout
 from trainshed.runner.job.job import Job
 

@@ -12,7 +12,7 @@ import pytest
 from support.extras import needs
 from trainshed.base.errors import TrainshedError
 from trainshed.cli import main
-from trainshed.places import predict, predictions_file
+from trainshed.places import predict
 from trainshed.places.predict import Source
 
 SCRIPT = """\
@@ -102,7 +102,7 @@ def test_parquet_keeps_long_numbers_and_values_of_several_kinds(tmp_path: Path) 
     from pyarrow import parquet
 
     rows = [{"id": 2**60 + 1, "mixed": 1, "parts": [1, 2]}, {"id": 2**60 + 3, "mixed": "a", "error": "no"}]
-    predictions_file.write(rows, str(tmp_path / "a.parquet"))
+    predict.write_rows(rows, str(tmp_path / "a.parquet"))
     read = parquet.read_table(tmp_path / "a.parquet").to_pylist()
     assert [row["id"] for row in read] == [2**60 + 1, 2**60 + 3]
     assert [row["mixed"] for row in read] == ["1", "a"] and read[0]["parts"] == [1, 2] and read[1]["error"] == "no"
@@ -111,5 +111,5 @@ def test_parquet_keeps_long_numbers_and_values_of_several_kinds(tmp_path: Path) 
 def test_nothing_is_left_where_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "a.csv").mkdir()
     with pytest.raises(TrainshedError, match="cannot be written"):
-        predictions_file.write([{"a": 1}], str(tmp_path / "a.csv"))
+        predict.write_rows([{"a": 1}], str(tmp_path / "a.csv"))
     assert os.listdir(tmp_path) == ["a.csv"]

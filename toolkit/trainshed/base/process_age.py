@@ -1,4 +1,4 @@
-"""When this process was started."""
+"""When this process was started, and in which start of the machine."""
 
 from __future__ import annotations
 
@@ -15,3 +15,12 @@ def process_began() -> float:
     except (OSError, ValueError, IndexError, AttributeError):
         return time.time()
     return time.time() - max(0.0, age)
+
+
+def boot_id() -> str:
+    """Tells one start of the machine from another, after random(4); "" where that is not known."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -24,18 +24,37 @@ FOREIGN = (
 _SUSPECT_ENDS = ("pat", "pw", "sas", "creds", "dsn")
 _BLOCK = 2048  # bytes: smaller blocks have few lines that are alike
 _DIGITS = b"0123456789"
-# One of these is in every key of `secret_shapes._ISSUED`.
-_ISSUED = (
-    "AKIA", "ASIA", "LTAI", "AKID", "hf_", "api_org_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_",
-    "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glsoat-", "glimt-", "glagent-", "glsa_", "glc_",
-    "sk-", "pk-lf-", "k_live_", "k_test_", "whsec_", "pypi-", "npm_", "dckr_", "xox", "xapp-", "AIza", "ya29.", "1//0",
-    "GOCSPX-", "SG.", "_v1_", "shpat_", "shpss_", "shpca_", "shppa_", "hvs.", "hvb.", "hvr.", "dp.", "dt0",
-    "nvapi-", "pplx-", "xai-", "tvly-", "tskey-", "sq0", "gsk_", "r8_", "rpa_", "fw_", "lsv2_", "figd_", "ntn_", "sbp_",
-    "lin_api_", "pscale_", "rubygems_", "sntry", "dapi", "key-", "pul-", "PMAK-", "NRAK-", "ATATT3", "ATCTT3", "ATBB",
-    "AGE-SECRET-KEY-1", "CLOJARS_", "cio", "eyJ", ":AA", "xkeysib-", "xsmtpsib-", "sgp_", "phx_", "secret_", "pnu_",
-    "CFPAT-", "duffel_", "shippo_", "rdme_", "ops_", "FLWSECK", "EZAK", "EZTK", "amzn1.oa2-cs", "v1.0-", "APA91b",
-    "sl.", "b3BlbnNzaC1rZXktdjE", "oy2", "SK", "pat",
+# Words with hyphens and a version are no key: sk-learn-something-v2.
+_DIGIT = r"(?=[A-Za-z_-]{0,99}\d)"
+_DENSE = _DIGIT + r"(?=[A-Za-z0-9_-]{0,200}?(?:[A-Za-z0-9]{14}|[0-9a-f]{8}-[0-9a-f]{4}-))"
+# Keys that services begin in a way of their own: (beginnings, what follows, what stands before them). Such a key is followed
+# and preceded by nothing of its own kind. A text without any of the beginnings has none.
+ISSUED = (
+    ("AKIA ASIA", r"[A-Z0-9]{16}"), ("LTAI", r"[A-Za-z0-9]{16,20}"), ("AKID", r"[A-Za-z0-9]{32}"),
+    ("hf_ api_org_", r"[A-Za-z0-9]{20,}"), ("ghp_ gho_ ghu_ ghs_ ghr_ github_pat_", r"[A-Za-z0-9_]{20,}"),
+    ("glpat- gldt- glrt- glcbt- glptt- glft- glsoat- glimt- glagent- glsa_ glc_", r"[A-Za-z0-9_-]{20,}"),
+    ("sk-", r"(?:proj|ant|or|svcacct|admin)-" + _DIGIT + r"[A-Za-z0-9_-]{20,}"),
+    ("sk- pk-lf-", _DENSE + r"[A-Za-z0-9_-]{20,}"), ("sk_live_ rk_live_ sk_test_ rk_test_ whsec_", r"[A-Za-z0-9]{16,}"),
+    ("pypi-", _DIGIT + r"[A-Za-z0-9_-]{40,}"), ("npm_", r"[A-Za-z0-9]{30,}"), ("dckr_", r"[po]at_[A-Za-z0-9_-]{20,}"),
+    ("xox", r"[abceoprs]-[A-Za-z0-9-]{10,}"), ("xapp-", r"[A-Za-z0-9-]{10,}"), ("AIza", r"[A-Za-z0-9_-]{30,}"),
+    ("ya29. 1//0 GOCSPX-", r"[A-Za-z0-9_-]{20,}"), ("SG.", r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
+    ("doo_v1_ dop_v1_ dor_v1_", r"[a-f0-9]{40,}"), ("shpat_ shpss_ shpca_ shppa_", r"[a-fA-F0-9]{32}"),
+    ("hvs. hvb. hvr.", r"[A-Za-z0-9_.-]{20,}"), ("dp.", r"[a-z]{2}\.[A-Za-z0-9_.-]{20,}"),
+    ("dt0", r"[a-z]\d\d\.[A-Za-z0-9_.-]{20,}"), ("nvapi- pplx- xai- tvly- tskey-", _DENSE + r"[A-Za-z0-9_-]{20,}"),
+    ("sq0", r"[a-z]{3}-" + _DENSE + r"[A-Za-z0-9_-]{20,}"), ("r8_", r"[A-Za-z0-9]{37}"),
+    ("gsk_ rpa_ tgp_v1_ fw_ wandb_v1_ figd_ ntn_ sbp_ lin_api_ rubygems_ sntrys_ sntryu_", _DIGIT + r"[A-Za-z0-9_-]{20,}"),
+    ("lsv2_", r"[ps][tk]_" + _DIGIT + r"[A-Za-z0-9_-]{20,}"), ("pscale_", r"\w{2,8}_" + _DIGIT + r"[A-Za-z0-9_-]{20,}"),
+    ("dapi", r"[a-f0-9]{32}(?:-\d)?"), ("key-", r"[a-f0-9]{32}"), ("pul-", r"[a-f0-9]{40}"),
+    ("PMAK- NRAK- ATATT3 ATCTT3 ATBB AGE-SECRET-KEY-1 CLOJARS_", r"[A-Za-z0-9_=-]{20,}"), ("cio", r"[A-Za-z0-9]{32}"),
+    ("xkeysib- xsmtpsib- sgp_ phx_ secret_ pnu_ CFPAT- duffel_live_ duffel_test_ shippo_live_ shippo_test_ rdme_ ops_"
+     " FLWSECK- FLWSECK_TEST- EZAK EZTK amzn1.oa2-cs.v1. v1.0- APA91b", _DIGIT + r"[A-Za-z0-9_-]{32,}"),
+    ("pat-na pat-eu", r"\d-" + _DIGIT + r"[A-Za-z0-9_-]{32,}"), ("sl.B sl.u", r"\.?" + _DIGIT + r"[A-Za-z0-9_-]{32,}"),
+    ("b3BlbnNzaC1rZXktdjE", r"[A-Za-z0-9+/]{20,}"), ("oy2", r"[a-z0-9]{43}"), ("SK", r"[0-9a-f]{32}"),
+    ("pat", r"[A-Za-z0-9]{14}\.[0-9a-f]{64}"),
+    ("eyJ", r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]+){1,3}", r"(?<!-)"),
+    (":AA", r"[A-Za-z0-9_-]{30,}", r"\d{8,10}"),
 )  # fmt: skip
+_BEGINNINGS = tuple(sign for beginnings, *_ in ISSUED for sign in beginnings.split())
 # One is where an address, or a command with one, has a secret.
 _IN_ADDRESSES = ("@", "=", "/t/", "alias ", " -", "'-", '"-')
 # Likewise, in lower case, of what is a secret by what stands before it, and has a run.
@@ -106,4 +125,4 @@ def has_run(text: str) -> bool:
 
 def has_issued(text: str) -> bool:
     """Whether a text has the beginning of a key that a service issues."""
-    return any(sign in text for sign in _ISSUED)
+    return any(sign in text for sign in _BEGINNINGS)

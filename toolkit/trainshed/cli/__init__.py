@@ -87,21 +87,15 @@ def main(argv: list[str] | None = None) -> int:
         say("hint: install its package there; the extras name what each part needs, such as pip install 'trainshed[torch]'")
         return EXIT_USER
     except FileNotFoundError as error:
-        if _has_folder():
+        from trainshed.machine.isolation import has_folder
+
+        if has_folder():
             return _defect(error)
         say("the working directory has been removed")
         say("hint: change to one that is there: cd ~")
         return EXIT_USER
     except Exception as error:
         return _defect(error)
-
-
-def _has_folder() -> bool:
-    try:
-        os.getcwd()
-    except OSError:
-        return False
-    return True
 
 
 def dispatch(command: str, arguments: list[str], family: str = "") -> int:

@@ -13,7 +13,6 @@ import sys
 from trainshed.base.files import write_atomic
 from trainshed.contract.wire.batch_search import BatchSize, largest_batch, probe_of, scaled_learning_rate
 
-from . import memory
 from .messages import rank, say
 
 TYPE_CHECKING = False
@@ -55,22 +54,20 @@ def find_batch_size(
         raise ValueError("start, multiple_of and most must be at least 1, tries at least 2, reserve from 0 to 0.9")
 
     def peak_of(batch: int) -> int | None:
-        memory.forget_peak()
+        forget_peak()
         try:
             step(batch)
             step(batch)
         except Exception as error:
-            if not memory.is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             error.__traceback__ = None  # it holds what the step had made
-            memory.forget_peak()
+            forget_peak()
             return None
-        return memory.peak_bytes()
+        return peak_bytes()
 
-    found = largest_batch(
-        peak_of, memory.limit_bytes, start=start, step=multiple_of, most=most, tries=tries, reserve=reserve
-    )
-    memory.forget_peak()
+    found = largest_batch(peak_of, limit_bytes, start=start, step=multiple_of, most=most, tries=tries, reserve=reserve)
+    forget_peak()
     return found.replace(batch=_least(found.batch))
 
 
@@ -96,8 +93,8 @@ def install(module: ModuleType) -> None:
         left[0] -= 1
         if left[0] > 0:
             return
-        limit = memory.limit_bytes() if memory.on_gpu() else min(probe.limit_bytes, memory.limit_bytes())
-        answer = {"peak_bytes": memory.peak_bytes(), "limit_bytes": limit}
+        limit = limit_bytes() if on_gpu() else min(probe.limit_bytes, limit_bytes())
+        answer = {"peak_bytes": peak_bytes(), "limit_bytes": limit}
         write_atomic(f"{probe.folder}/{probe.host}.rank{rank()}.json", json.dumps(answer) + "\n")
         say(f"probe: {answer['peak_bytes'] / 2**30:.2f} of {limit / 2**30:.2f} GiB after {probe.steps} steps")
         _leave()
@@ -114,3 +111,72 @@ def _leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def on_gpu() -> bool:
+    """Returns whether this process trains on a GPU of torch's."""
+    import torch
+
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def forget_peak() -> None:
+    """Begins to measure anew."""
+    import gc
+
+    gc.collect()
+    if on_gpu():
+        import torch
+
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        return
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # the peak of the resident set is now what it is (proc(5))
+    except OSError:
+        pass
+
+
+def peak_bytes() -> int:
+    """The most that was held since `forget_peak`, or since the start."""
+    if on_gpu():
+        import torch
+
+        return int(torch.cuda.max_memory_allocated())
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        found = next((line.split()[1] for line in file if line.startswith("VmHWM:")), "0")
+    return int(found) * 1024
+
+
+def limit_bytes() -> int:
+    """All that this process may hold: the GPU's memory, or the least of the machine's, the cgroup's and the process's."""
+    if on_gpu():
+        import torch
+
+        return int(torch.cuda.mem_get_info()[1])
+    import resource
+
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits += [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    for path in _LIMITS:
+        try:
+            with open(path, encoding="ascii") as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        limits.append(int(text) if text.isdigit() else -1)
+    return min(limit for limit in limits if limit > 0)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether torch raised this because memory is short; its CPU allocator has no special type for that."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)

@@ -6,20 +6,20 @@ import hashlib
 import os
 import threading
 from contextlib import closing
+from itertools import islice
 
 from trainshed.base.voice import tell
 
 from .channels import place_of_rank
-from .formats.equal import Equal
+from .formats.equal import Equal, regrouped
 from .formats.errors import DataError, SampleError, placed
 from .formats.format import StreamFormat
 from .pipe_epochs import Enough, Epochs
-from .pipe_rounds import part, rounds
 from .pipe_sharing import Seat, batches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from .channels import ChannelFacts
@@ -129,3 +129,28 @@ class Stream:
     def begun(self) -> None:
         """Counts the epochs that this process has begun, as all ranks do."""
         self._opened += 1
+
+
+def rounds(runs: Iterable[Sequence[Any]], size: int, skip: int = 0) -> Iterator[Sequence[Any]]:
+    """The records of each round, all of them full but the last.
+
+    Args:
+        runs: the stream, in sequences of any length.
+        size: records of a round: a batch for each rank.
+        skip: rounds that the ranks have had already.
+    """
+    return islice(regrouped(runs, size), skip, None)
+
+
+def part(records: Sequence[Any], rank: int, world: int, batch: int) -> Sequence[Any]:
+    """A rank's batch of a round: every rank gets one, so that none waits for the others.
+
+    Where the last round has fewer records than ranks, some get one that another has, too.
+    """
+    if len(records) == world * batch:
+        return records[rank * batch : (rank + 1) * batch]
+    each, more = divmod(len(records), world)
+    if not each:
+        return [records[rank % more]]
+    first = rank * each + min(rank, more)
+    return records[first : first + each + (rank < more)]

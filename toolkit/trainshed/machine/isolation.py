@@ -26,15 +26,15 @@ def isolated(module: str, *arguments: str, python: str = "") -> list[str]:
 def isolate() -> None:
     """Moves the user's folders to the end of this interpreter's search path, or adds them there (`python -I`)."""
     given = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    theirs = [os.path.abspath(folder) for folder in given] if _has_folder() else given
+    theirs = [os.path.abspath(folder) for folder in given] if has_folder() else given
     if user := _user_packages():
         theirs.append(user)
-    out = {"", *given, *theirs, *([os.getcwd()] if _has_folder() else ())}
+    out = {"", *given, *theirs, *([os.getcwd()] if has_folder() else ())}
     sys.path[:] = [*(folder for folder in sys.path if folder not in out), *dict.fromkeys(theirs)]
 
 
-def _has_folder() -> bool:
-    """Whether the working folder still exists."""
+def has_folder() -> bool:
+    """Returns whether the working folder still exists."""
     try:
         os.getcwd()
     except OSError:

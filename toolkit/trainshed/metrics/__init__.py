@@ -9,7 +9,6 @@ Imports nothing heavy; any process of a job may use it.
     points       the one format; reading: all that a run has measured, as curves and in a few numbers
     scraper      searches a log by the job's definitions (capture), and as programs print (formats); searching: its process
     media        pictures, tables and the like as files; media_files writes, media_reading finds,
-                 media_tensorboard exports them
     shapes       reads lines that differ in their digits alone by one expression
     loggers      hooks into trainers; event_files and tensorboard: files of others
 """

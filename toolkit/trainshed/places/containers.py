@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import ipaddress
 import json
 import os
 import shlex
@@ -28,6 +29,7 @@ from .cleanup import remove_all
 from .container_command import Machine, container_name, create, create_network, mounts, network_name
 from .container_engine import (
     ANSWER_SECONDS,
+    Engine,
     EngineError,
     find_engine,
     hint_for,
@@ -37,7 +39,6 @@ from .container_engine import (
     sees_nothing,
 )
 from .copying import copy_in, fetch_all
-from .names import host_addresses
 
 
 class ContainerHost:
@@ -287,3 +288,34 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return getpass.getuser() if os.environ.get("USER") else f"uid-{uid}"
+
+
+# Docker's networks have a name server. Podman's have one only if another package is installed (aardvark-dns, or the plugin
+# dnsname), so there every host gets a fixed address, and all of them in its /etc/hosts.
+FIRST_ADDRESS = 2  # behind the network's own address and its gateway's
+
+
+def host_addresses(engine: Engine, run: Run) -> dict[str, str]:
+    """The addresses that the hosts are to get in their network, by name; {} where the engine sees to names itself.
+
+    Raises:
+        EngineError: the network is not as Podman makes one.
+    """
+    network = network_name(run)
+    if not network or not _is_podman(engine):
+        return {}
+    try:
+        (found,) = json.loads(engine.checked("network", "inspect", network))
+        # Podman's own answer, and the one that its service gives to Docker's client.
+        text = found["subnets"][0]["subnet"] if "subnets" in found else found["IPAM"]["Config"][0]["Subnet"]
+        space = ipaddress.ip_network(text)
+        return {host.name: str(space[FIRST_ADDRESS + number]) for number, host in enumerate(run.hosts)}
+    except (ValueError, LookupError, TypeError) as error:
+        raise EngineError(f"the network {network} has too few addresses for {len(run.hosts)} hosts: {error}") from error
+
+
+def _is_podman(engine: Engine) -> bool:
+    if engine.kind == "podman":
+        return True
+    done = engine.run("version", "--format", "{{range .Server.Components}}{{.Name}},{{end}}")
+    return "podman" in done.stdout.lower()

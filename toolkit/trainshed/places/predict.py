@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -182,8 +183,6 @@ def predict(
 
     seen: is told each row as it is made.
     """
-    from .predictions_file import require_writable, write
-
     if output:
         require_writable(output)
     with source_of(what, environ) as source, tempfile.TemporaryDirectory(prefix="trainshed-predict-") as folder:
@@ -196,7 +195,7 @@ def predict(
         if beside and os.listdir(folder):
             shutil.copytree(folder, beside, dirs_exist_ok=True)
     if output:
-        write(rows, output)
+        write_rows(rows, output)
     return rows
 
 
@@ -205,3 +204,79 @@ def _moved(value: Any, folder: str, beside: str) -> Any:
     if not isinstance(value, str) or not value.startswith(f"{folder}/"):
         return value
     return beside + value.removeprefix(folder) if beside else ""
+
+
+def require_writable(path: str) -> None:
+    """Raises TrainshedError where no file of that name can be written, before anything is predicted."""
+    if ending_of(path) not in WRITERS:
+        raise TrainshedError(f"{path}: predictions are written as {', '.join(sorted(WRITERS))}", hint="name the file so")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise TrainshedError(f"{path}: there is no such folder")
+    if ending_of(path) == ".parquet":
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise TrainshedError(f"{path} needs pyarrow", hint="pip install 'trainshed[data]'; or name a .csv") from error
+
+
+def write_rows(rows: Iterable[Row], path: str) -> None:
+    """Writes rows as the ending says. Raises TrainshedError."""
+    aside = f"{os.path.dirname(os.path.abspath(path))}/.{os.path.basename(path)}.{os.getpid()}"
+    try:
+        WRITERS[ending_of(path)](list(rows), aside)
+        os.replace(aside, path)
+    except OSError as error:
+        raise TrainshedError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        if os.path.exists(aside):
+            os.unlink(aside)
+
+
+def ending_of(path: str) -> str:
+    """`.csv` of a path."""
+    return os.path.splitext(path)[1].lower()
+
+
+def _lines(rows: list[Row], path: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+
+
+def _csv(rows: list[Row], path: str) -> None:
+    names = columns(rows)
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    """All names, in the order in which they come; `error` last."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return sorted(names, key=lambda name: name == "error")
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list, bool)) else value
+
+
+def _parquet(rows: list[Row], path: str) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    made = {}
+    for name in columns(rows):
+        values = [row.get(name) for row in rows]
+        try:
+            made[name] = pyarrow.array(values)
+        except (pyarrow.ArrowException, OverflowError):  # values of several kinds
+            made[name] = pyarrow.array([None if value is None else str(_cell(value)) for value in values])
+    parquet.write_table(pyarrow.table(made), path)
+
+
+WRITERS: dict[str, Callable[[list[Row], str], None]] = {
+    ".csv": _csv,
+    ".json": _lines,
+    ".jsonl": _lines,
+    ".parquet": _parquet,
+}

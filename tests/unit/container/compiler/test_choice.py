@@ -13,8 +13,7 @@ from trainshed.base.errors import LaunchError
 from trainshed.container import planning
 from trainshed.container.cluster import single
 from trainshed.container.compiler import prepare
-from trainshed.container.compiler.choice import Choice, choose
-from trainshed.container.compiler.devices import Device, device_of
+from trainshed.container.compiler.choice import Choice, Device, choose, device_of
 from trainshed.container.program.locate import locate
 from trainshed.container.supervisor.launch_plan import LaunchPlan
 from trainshed.contract.cluster import Hardware

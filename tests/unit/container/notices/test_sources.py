@@ -12,10 +12,7 @@ import pytest
 
 from support.notice_jobs import Service, service, wait_for
 from trainshed.container.notices import Notices, http, platforms
-from trainshed.container.notices.azure import Azure
-from trainshed.container.notices.ec2 import Ec2
-from trainshed.container.notices.gce import Gce
-from trainshed.container.notices.polling import follow
+from trainshed.container.notices.polling import Azure, Ec2, Gce, follow
 from trainshed.contract.wire.notice import Watch, read_notice
 
 LIFE, ACTION, REBALANCE = (

@@ -17,7 +17,7 @@ from trainshed.data.formats.equal import Equal, regrouped
 from trainshed.data.formats.errors import DataError
 from trainshed.data.formats.protobuf import RecordIOProtobuf
 from trainshed.data.formats.recordio import RecordIO
-from trainshed.data.pipe_rounds import rounds
+from trainshed.data.pipe_stream import rounds
 
 needs("numpy")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
@@ -11,15 +12,14 @@ from trainshed.contract.wire.compile_plan import CompilePlan
 from trainshed.contract.wire.variables import AUTOPATCH, COMPILE_PLAN
 
 from . import cache
-from .choice import choose
-from .devices import device_of
-from .packages import version_of
+from .choice import choose, device_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..launchers.launch import Launch
-    from .choice import Choice
-    from .devices import Device
+    from .choice import Choice, Device
 
 NEURON_PORT = 62182  # torch_xla's own for NEURON_RT_ROOT_COMM_ID (torch_xla/_internal/neuron.py)
 
@@ -233,3 +233,19 @@ def _neuron(prepared: Prepared) -> Prepared:
     refused += ["dynamic shapes"] if request.dynamic == "on" else []
     says = (f"compiler: the neuron backend does not support {' and '.join(refused)}: ignored",) if refused else ()
     return _with_plan(prepared, plan, "compile", {}).replace(says=says)
+
+
+def version_of(package: str, folders: Iterable[str] = ()) -> str:
+    """The version that `import package` would find, "" where it is not installed.
+
+    Args:
+        package: its import name, which has to be its distribution's name too.
+        folders: searched before this interpreter's own path.
+    """
+    for folder in (*folders, *sys.path):
+        if not folder or not os.path.isdir(f"{folder}/{package}"):
+            continue
+        prefix = f"{package}-".lower()
+        names = [name for name in os.listdir(folder) if name.lower().startswith(prefix) and name.endswith(".dist-info")]
+        return names[0][len(prefix) :].removesuffix(".dist-info") if names else "unknown"
+    return ""

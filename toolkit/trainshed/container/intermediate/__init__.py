@@ -5,9 +5,8 @@ own, the folder exists already and is uploaded from outside. Elsewhere the image
 `<sagemaker_s3_output>/<job name>/output/intermediate/`, as `sagemaker-training` has it.
 
     this module   decides, starts the uploader, and waits for it at the end
-    uploader      a process of its own, since S3's client has no place in the supervising one
+    uploader      a process of its own, since S3's client has no place in the supervising one; keeps files that wait open
     inotify       tells which files were written
-    waiting       keeps those that wait open, so that a file that is deleted meanwhile arrives
 """
 
 from __future__ import annotations

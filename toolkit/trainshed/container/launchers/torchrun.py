@@ -18,11 +18,12 @@ from trainshed.contract.hyperparameters import truthy
 from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST
 
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
-from .amazons_names import with_them
 from .launch import Launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .launch import Launch
 
 # Variables that ranks must not inherit from an outer torchrun.
@@ -253,3 +254,12 @@ def _agent(launch: Launch) -> tuple[ProcessSpec, ...]:
 
 
 LAUNCHER = Launcher(TRAITS["torchrun"], plan)
+
+
+# The folder whose `smdistributed` stands for Amazon's.
+_COMPAT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "compat")
+
+
+def with_them(environment: Mapping[str, str]) -> str:
+    """PYTHONPATH with our stand-ins after what is in it already."""
+    return os.pathsep.join(folder for folder in (environment.get("PYTHONPATH", ""), _COMPAT) if folder)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from .declared import check_declared
+from trainshed.algorithms import declaration_of
+from trainshed.base.errors import JobError
+from trainshed.contract.ready_programs import ready_folders
+
 from .locate import Program, locate
 from .source import fetch_source
 
@@ -39,9 +42,30 @@ def prepare(
     """
     folder = fetch_source(job, environ, say)
     program = locate(job, folder, environ)
-    check_declared(job, program, environ)
+    _check_declared(job, program, environ)
     if dry or not (program.requirements or program.installs):
         return program
     from .requirements import install  # only where there is something to install
 
     return install(program, job, environ, say, others)
+
+
+def _check_declared(job: TrainingJob, program: Program, environ: Mapping[str, str]) -> None:
+    """Nothing happens where the program declares nothing.
+
+    Raises:
+        JobError: hyperparameters or channels are not what the program declares; with all that is wrong.
+        DeclarationError: the declaration itself is wrong.
+    """
+    path = declaration_of(program.name, (program.folder, *ready_folders(environ)))
+    if not path:
+        return
+    from trainshed.algorithms.checking import check_channels, check_hyperparameters
+    from trainshed.algorithms.declaration import read
+
+    algorithm = read(path)
+    user = job.hyperparameters.user
+    problems = check_hyperparameters(algorithm, user, "hyperparameters.json")
+    problems += check_channels(algorithm, {one.name: one for one in job.channels}, user, "inputdataconfig.json")
+    if problems:
+        raise JobError(problems)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 
-from trainshed.base.errors import EXIT_SUCCESS, visible
+from trainshed.base.errors import EXIT_SUCCESS, some, visible
 from trainshed.base.record import Record
-from trainshed.contract.outcome import read_own_failure, write_failure, write_success
+from trainshed.contract.outcome import clip, read_own_failure, write_failure, write_success
 from trainshed.contract.wire.checkpoint_trouble import take
-
-from .results import remarks
-from .run_page import write_report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,8 +90,6 @@ def _write_outcome(paths: Paths, result: TrainingResult, voice: Voice) -> None:
     """The failure or success file; neither for a job that was interrupted."""
     try:
         if result.failure:
-            from .termination import leave
-
             leave(visible(voice.mask(result.failure.text())))
             own = read_own_failure(paths)
             write_failure(paths, result.failure.text(), lambda text: visible(voice.mask(text)))
@@ -105,3 +100,139 @@ def _write_outcome(paths: Paths, result: TrainingResult, voice: Voice) -> None:
     except OSError as error:
         where = paths.failure if result.failure else paths.success
         voice.say(f"cannot write {where}: {error.strerror}")
+
+
+LITTLE = 1 << 20  # bytes; a disk with less is full
+_MOST_NAMED = 3
+
+
+def remarks(folder: str) -> list[str]:
+    """One line for each kind of thing that cannot be packed as it is; [] where all is well. Never raises."""
+    if not os.path.isdir(folder):
+        what = "is not a folder any more" if os.path.lexists(folder) else "is gone"
+        return [f"{folder} {what}: the platform finds no model"]
+    special: list[str] = []
+    broken: list[str] = []
+    closed: list[str] = []
+    queue = [folder]
+    while queue:
+        place = queue.pop()
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        queue.append(entry.path)
+                    elif entry.is_symlink():
+                        broken += [entry.path] if not os.path.exists(entry.path) else []
+                    elif not entry.is_file(follow_symlinks=False):
+                        special.append(entry.path)
+                    elif not os.access(entry.path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+                        closed.append(entry.path)
+        except OSError:
+            closed.append(place)
+    found = (
+        ("holds pipes, sockets or devices, on which packing may fail or hang", special),
+        ("holds links that lead nowhere", broken),
+        ("holds what cannot be read", closed),
+    )
+    lines = [f"{folder} {what}: {_named(folder, paths)}" for what, paths in found if paths]
+    if _is_full(folder):
+        lines.append(f"the disk of {folder} is full: check that the model is whole; packing it may need room there, too")
+    return lines
+
+
+def _named(folder: str, paths: list[str]) -> str:
+    return some([os.path.relpath(path, folder) for path in sorted(paths)], _MOST_NAMED)
+
+
+def _is_full(folder: str) -> bool:
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return False
+    return status.f_blocks > 0 and status.f_bavail * status.f_frsize < LITTLE
+
+
+REPORT_SECONDS = 30.0  # that it may take; it takes one where the machine is not busy
+STOPPED_REPORT_SECONDS = 10.0  # the same where somebody wants the job to end
+
+
+def write_report(paths: Paths, record: RunRecord, voice: Voice, *, stopped: bool) -> None:
+    """Writes the report where there is something to be seen, and says where it is. Costs the report at worst, never the job.
+
+    Args:
+        stopped: somebody waits for the end of the job.
+    """
+    if record.data.get("cluster", {}).get("rank") != 0 or not _measured(paths):
+        return
+    import json
+    import subprocess
+
+    from trainshed.base.wings import has_wing
+    from trainshed.machine.isolation import isolated
+
+    if not has_wing("studio"):
+        return
+
+    seconds = STOPPED_REPORT_SECONDS if stopped else REPORT_SECONDS
+    command = isolated("trainshed.studio.pages", paths.output, paths.output_data, str(seconds))
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(voice.secrets).encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds + 1,
+            cwd="/",
+            start_new_session=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        voice.say(f"warning: the report was not written: {error}")
+        return
+    said = done.stdout.decode("utf-8", "replace").strip().splitlines()
+    if done.returncode == 0 and said:
+        voice.say(f"report: {said[-1]}")
+    elif done.returncode < 0:
+        voice.say(f"warning: the report was not written: it took more than {seconds:.0f} s; `trainshed report` makes it")
+    else:
+        voice.say(f"warning: the report was not written: {said[-1] if said else 'no reason is known'}")
+
+
+def _measured(paths: Paths) -> bool:
+    """Whether the job has metrics or a profile."""
+    profiler = f"{paths.output}/profiler"
+    if os.path.exists(f"{paths.config}/profilerconfig.json"):
+        from trainshed.observe.place import profiler_folder
+
+        profiler = profiler_folder(paths.output)
+    # Samples of the machine alone, which every job has, are no reason for a page.
+    steps = f"{profiler}/steps"
+    for folder in (paths.metrics, paths.scraped_metrics, steps, f"{paths.output}/tensorboard"):
+        try:
+            if os.listdir(folder):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+# The file that the kubelet mounts at `terminationMessagePath`, for `kubectl describe pod` and who follows the job.
+# Source: "Determine the Reason for Pod Failure" in Kubernetes' documentation; at most 4,096 bytes.
+TERMINATION_LOG = "/dev/termination-log"
+TERMINATION_LOG_BYTES = 4096
+
+
+def leave(text: str, path: str = TERMINATION_LOG) -> None:
+    """Writes the beginning of a failure's text there, in a pod; never raises. The file is a mount: it cannot be replaced."""
+    if not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_TRUNC)  # never made: without a kubelet there is nobody to read it
+    except OSError:
+        return
+    try:
+        os.write(fd, clip(text, TERMINATION_LOG_BYTES).encode("utf-8", "replace"))
+    except OSError:
+        pass
+    finally:
+        os.close(fd)

@@ -16,8 +16,7 @@ from trainshed.base.errors import ClusterError
 from trainshed.contract.outcome import Failure
 
 from .connected import ConnectedRoster
-from .elastic_leader import ElasticLeader
-from .elastic_member import ElasticMember
+from .elastic_hosts import ElasticLeader, ElasticMember
 from .messages import SETTLE_SECONDS, Verdict
 from .roster import LeaderMoved
 from .verdict import cut_off, stop_failure

@@ -12,6 +12,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from trainshed.base.process_age import boot_id
+
 
 def mine() -> dict[str, Any]:
     """The identity of this process."""
@@ -20,7 +22,7 @@ def mine() -> dict[str, Any]:
 
 def of(pid: int) -> dict[str, Any]:
     """The identity of a process of this machine."""
-    return {"Pid": pid, "Started": _start_time(pid), "Boot": _boot(), "Machine": socket.gethostname()}
+    return {"Pid": pid, "Started": _start_time(pid), "Boot": boot_id(), "Machine": socket.gethostname()}
 
 
 def of_folder(path: str) -> dict[str, str]:
@@ -80,7 +82,7 @@ def is_alive(identity: Any) -> bool | None:
     """Returns whether that process runs; None where only another machine knows."""
     if not isinstance(identity, dict) or type(identity.get("Pid")) is not int or identity["Pid"] <= 1:
         return False
-    if identity.get("Boot") != _boot():
+    if identity.get("Boot") != boot_id():
         return None if identity.get("Machine") != socket.gethostname() else False
     started = _start_time(identity["Pid"])
     return started != 0 and started == identity.get("Started")
@@ -110,11 +112,3 @@ def _start_time(pid: int) -> int:
         return 0 if fields[0] in ("Z", "X") else int(fields[19])
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _boot() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -16,8 +16,8 @@ from trainshed.contract.wire.variables import PIPELINE_BEGUN
 
 from ...supervisor.launch_plan import LaunchPlan
 from .. import torchrun
-from ..amazons_names import with_them
 from ..launch import Launcher
+from ..torchrun import with_them
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainshed.base.errors import TrainshedError
+from trainshed.base.process_age import boot_id
 from trainshed.base.units import bytes_of
 from trainshed.contract.wire.variables import CHANNEL_CACHE, CHANNEL_CACHE_SIZE
 
@@ -206,7 +207,7 @@ def begin(path: str, item: Item) -> None:
     """Readies an entry for its part: what was damaged goes. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{path}/{WHOLE}")
-    boot = _boot()
+    boot = boot_id()
     try:
         as_written = _about(path).get("boot") == boot
     except (OSError, ValueError):
@@ -221,15 +222,6 @@ def begin(path: str, item: Item) -> None:
 def free_bytes(folder: str) -> int:
     """Returns what the disk has left for this user."""
     return _disk(folder).free
-
-
-def _boot() -> str:
-    """Tells one start of the machine from another."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def _compared(path: str, item: Item) -> bool:

@@ -41,23 +41,6 @@ class _Serving:
 server, transformer, worker = _Serving("server"), _Serving("transformer"), _Serving("worker")
 
 __all__ = [
-    "TrainingEnv",
-    "content_types",
-    "encoders",
-    "entry_point",
-    "env",
-    "errors",
-    "files",
-    "functions",
-    "intermediate_output",
-    "logging",
-    "mapping",
-    "modules",
-    "params",
-    "process",
-    "runner",
-    "server",
-    "training_env",
-    "transformer",
-    "worker",
-]
+    "TrainingEnv", "content_types", "encoders", "entry_point", "env", "errors", "files", "functions", "intermediate_output",
+    "logging", "mapping", "modules", "params", "process", "runner", "server", "training_env", "transformer", "worker",
+]  # fmt: skip

@@ -6,10 +6,9 @@ Scripts that pipeline run as they are, on CPU (gloo) too. What is not supported 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
-
-import torch.distributed as dist
 
 from trainshed.parallel import StepOutput, groups, start
 from trainshed.parallel import step as _step
@@ -87,104 +86,21 @@ def mp_rank() -> int:
     return members(CommGroup.MP_GROUP).index(rank())
 
 
-def pp_rank() -> int:
-    """Rank in this pipeline."""
-    return groups.pp_rank()
-
-
-def dp_rank() -> int:
-    """Number of this replica; each rank of a tensor group counts."""
-    return groups.dp_rank()
-
-
-def rdp_rank() -> int:
-    """Number among the ranks that hold the same parts of parameters."""
-    return groups.rdp_rank()
-
-
-def tp_rank() -> int:
-    """Rank in this tensor group."""
-    return groups.tp_rank()
-
-
 def mp_size() -> int:
     """Ranks that hold one model: of a pipeline, or of a tensor group."""
     return len(members(CommGroup.MP_GROUP))
 
 
-def pp_size() -> int:
-    """Ranks of a pipeline."""
-    return groups.pp_size()
-
-
-def dp_size() -> int:
-    """Number of replicas."""
-    return groups.dp_size()
-
-
-def rdp_size() -> int:
-    """Number of ranks that hold the same parts of parameters."""
-    return groups.rdp_size()
-
-
-def tp_size() -> int:
-    """Ranks of a tensor group."""
-    return groups.tp_size()
-
-
-def get_world_process_group() -> dist.ProcessGroup:
-    """All ranks."""
-    return process_group(CommGroup.WORLD)
-
-
-def get_mp_process_group() -> dist.ProcessGroup:
-    """This pipeline, or tensor group."""
-    return process_group(CommGroup.MP_GROUP)
-
-
-def get_pp_process_group() -> dist.ProcessGroup:
-    """This pipeline."""
-    return process_group(CommGroup.PP_GROUP)
-
-
-def get_dp_process_group() -> dist.ProcessGroup:
-    """Ranks with the same stages."""
-    return process_group(CommGroup.DP_GROUP)
-
-
-def get_rdp_process_group() -> dist.ProcessGroup:
-    """Ranks with the same parts of parameters."""
-    return process_group(CommGroup.RDP_GROUP)
-
-
-def get_tp_process_group() -> dist.ProcessGroup:
-    """This tensor group."""
-    return process_group(CommGroup.TP_GROUP)
-
-
-def get_mp_group() -> list[int]:
-    """Global ranks of this pipeline, or tensor group."""
-    return members(CommGroup.MP_GROUP)
-
-
-def get_pp_group() -> list[int]:
-    """Global ranks of this pipeline."""
-    return members(CommGroup.PP_GROUP)
-
-
-def get_dp_group() -> list[int]:
-    """Global ranks with the same stages."""
-    return members(CommGroup.DP_GROUP)
-
-
-def get_rdp_group() -> list[int]:
-    """Global ranks with the same parts of parameters."""
-    return members(CommGroup.RDP_GROUP)
-
-
-def get_tp_group() -> list[int]:
-    """Global ranks of this tensor group."""
-    return members(CommGroup.TP_GROUP)
+# As `trainshed.parallel.groups` says.
+pp_rank, dp_rank, rdp_rank, tp_rank = groups.pp_rank, groups.dp_rank, groups.rdp_rank, groups.tp_rank
+pp_size, dp_size, rdp_size, tp_size = groups.pp_size, groups.dp_size, groups.rdp_size, groups.tp_size
+# torch's process groups, and the global ranks in each, as `CommGroup` says.
+get_world_process_group = partial(process_group, CommGroup.WORLD)
+get_mp_process_group, get_mp_group = partial(process_group, MP_GROUP), partial(members, MP_GROUP)
+get_pp_process_group, get_pp_group = partial(process_group, PP_GROUP), partial(members, PP_GROUP)
+get_dp_process_group, get_dp_group = partial(process_group, DP_GROUP), partial(members, DP_GROUP)
+get_rdp_process_group, get_rdp_group = partial(process_group, RDP_GROUP), partial(members, RDP_GROUP)
+get_tp_process_group, get_tp_group = partial(process_group, TP_GROUP), partial(members, TP_GROUP)
 
 
 def tensor_parallelism(enabled: bool = True, **_tp_config: Any) -> AbstractContextManager[None]:
@@ -209,45 +125,10 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "CommGroup",
-    "DistributedModel",
-    "DistributedOptimizer",
-    "RankType",
-    "StepOutput",
-    "allgather",
-    "barrier",
-    "broadcast",
-    "delay_param_initialization",
-    "dp_barrier",
-    "init",
-    "is_initialized",
-    "is_tracing",
-    "load",
-    "local_rank",
-    "local_size",
-    "model",
-    "model_creation",
-    "mp_barrier",
-    "nn",
-    "num_microbatches",
-    "optimizers",
-    "partition",
-    "patches",
-    "rank",
-    "recv_from",
-    "resume_from_checkpoint",
-    "save",
-    "save_checkpoint",
-    "send",
-    "set_activation_checkpointing",
-    "set_partition",
-    "set_tensor_parallelism",
-    "shutdown",
-    "size",
-    "state",
-    "state_mod",
-    "step",
-    "tp_register",
-    "tp_register_with_module",
-    "utils",
-]
+    "CommGroup", "DistributedModel", "DistributedOptimizer", "RankType", "StepOutput", "allgather", "barrier", "broadcast",
+    "delay_param_initialization", "dp_barrier", "init", "is_initialized", "is_tracing", "load", "local_rank", "local_size",
+    "model", "model_creation", "mp_barrier", "nn", "num_microbatches", "optimizers", "partition", "patches", "rank",
+    "recv_from", "resume_from_checkpoint", "save", "save_checkpoint", "send", "set_activation_checkpointing",
+    "set_partition", "set_tensor_parallelism", "shutdown", "size", "state", "state_mod", "step", "tp_register",
+    "tp_register_with_module", "utils",
+]  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.container.program.requirements_file import STAND_INS, without
+from trainshed.container.program.requirements import STAND_INS, without
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is said of a model folder that a packer would stumble over."""
+"""What is said of a model folder that a packer would stumble over, and left for Kubernetes, when a job ends."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.obstacles import small_disk, without_rights
-from trainshed.container.report.results import remarks
+from trainshed.container.report.finish import TERMINATION_LOG_BYTES, leave, remarks
 
 
 def test_a_model_of_files_and_good_links_is_nothing_to_talk_about(tmp_path: Path) -> None:
@@ -50,3 +52,21 @@ def test_train_says_it_and_the_job_has_succeeded_all_the_same(job_tree: Any) -> 
     done = job_tree.train(SAGEMAKER_PROGRAM="train.py")
     assert done.status == 0, done.output
     assert "warning: " in done.stderr and "may fail or hang: pipe" in done.stderr
+
+
+# --- What `train` leaves for the kubelet ---
+
+
+def test_in_a_pod_the_kubelets_file_gets_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "termination-log"
+    log.write_text("")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    leave("UserError: x", str(log))
+    assert log.read_text() == ""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    inode = log.stat().st_ino
+    leave("UserError: " + "é" * TERMINATION_LOG_BYTES, str(log))
+    assert log.read_bytes().startswith("UserError: é".encode()) and log.stat().st_size <= TERMINATION_LOG_BYTES
+    assert log.stat().st_ino == inode  # a mount, which cannot be replaced
+    leave("x", str(tmp_path / "absent"))
+    assert not (tmp_path / "absent").exists()

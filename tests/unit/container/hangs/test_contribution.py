@@ -6,7 +6,7 @@ import os
 import pickle
 from pathlib import Path
 
-from trainshed.container.hangs.recorder import summary
+from trainshed.container.hangs.contribution import summary
 from trainshed.container.launchers.flight_recorder import recorder_settings
 
 
