@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from support.extras import needs
+from support.finished import Finished
 from support.paths import ROOT
-from support.runner_project import Done, Project, wait_until
+from support.runner_project import Project, wait_until
 
 pytestmark = pytest.mark.torch
 EXAMPLES = ROOT / "examples"
@@ -48,7 +49,7 @@ def test_the_page_lists_every_example() -> None:
     assert sorted(listed) == sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
 
 
-def trained(done: Done, project: Project, name: str) -> None:
+def trained(done: Finished, project: Project, name: str) -> None:
     """The example has ended well, has left its model, and has learned."""
     _, model, (measured, bound) = JOBS[name]
     assert done.status == 0, done.output

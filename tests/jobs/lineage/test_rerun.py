@@ -14,8 +14,9 @@ import psutil
 import pytest
 import yaml
 
+from support.finished import Finished
 from support.paths import TOOLKIT
-from support.runner_project import LIMIT, Done, Project
+from support.runner_project import LIMIT, Project
 from support.wheels import make_wheel
 
 # The loss depends on everything that a rerun is to bring back: code, package, hyperparameters, data.
@@ -59,7 +60,7 @@ class Months:
         environment = {**os.environ, **self.pip}
         subprocess.run([*command, "--force-reinstall", f"shaky=={version}"], check=True, env=environment)
 
-    def trainshed(self, *arguments: str, **environment: str) -> Done:
+    def trainshed(self, *arguments: str, **environment: str) -> Finished:
         """`trainshed` by the user's Python."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "TRAINSHED_"))}
         done = subprocess.run(
@@ -67,7 +68,7 @@ class Months:
             cwd=self.project.folder, env={**inherited, **self.environment, **environment},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT,
         )  # fmt: skip
-        return Done(done.returncode, done.stdout, done.stderr)
+        return Finished(done.returncode, done.stdout, done.stderr)
 
 
 def losses(run: Path) -> list[str]:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from support.finished import Finished
 from support.own_s3 import BUCKET, own_s3
-from support.runner_project import Done, Project
+from support.runner_project import Project
 
 TRAIN = """\
 import argparse, os, sys
@@ -39,7 +40,7 @@ class Models:
     def __init__(self, project: Project, place: str, environment: dict[str, str]) -> None:
         self.project, self.environment = project, {"TRAINSHED_MODEL_STORE": place, **environment}
 
-    def __call__(self, *arguments: str) -> Done:
+    def __call__(self, *arguments: str) -> Finished:
         return self.project.trainshed(*arguments, **self.environment)
 
     def told(self, *arguments: str) -> Any:

@@ -13,9 +13,10 @@ import psutil
 import pytest
 
 from support.faulty_s3 import FaultyS3
+from support.finished import Finished
 from support.obstacles import small_disk
 from support.own_s3 import own_s3, put
-from support.runner_project import Done, Project, wait_until
+from support.runner_project import Project, wait_until
 from support.wheels import make_venv, make_wheel
 from unit.runner.job.test_channels import SHOW, shown
 
@@ -62,7 +63,7 @@ def names(project: Project) -> list[str]:
     return sorted(path.name for path in pools(project).iterdir())
 
 
-def is_warm(done: Done) -> bool:
+def is_warm(done: Finished) -> bool:
     return "packages and data of an earlier run" in done.stderr
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from support.runner_project import LIMIT, Done, Project, project
+from support.finished import Finished
+from support.runner_project import LIMIT, Project, project
 from trainshed.runner.acting.leftovers import end_leftovers
 from trainshed.runner.state import identity
 from trainshed.studio.tune.tuning_folder import TuningFolder
@@ -95,7 +96,7 @@ class Pipelines:
         self.project.write({name: text.replace("%s", str(self.notes)).replace("step.py", "code/step.py")})
         return name
 
-    def __call__(self, *arguments: str) -> Done:
+    def __call__(self, *arguments: str) -> Finished:
         return self.project.trainshed(*arguments, **self.environment)
 
     @property
