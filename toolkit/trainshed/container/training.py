@@ -200,7 +200,7 @@ class Training:
             self._voice.say(line)
         roster.join(planned.job.settings.host_timeout_seconds)
         self._settle = lambda result: self._left(roster, planned.job, result)
-        if plan.scratch:
+        if plan.scratch or planned.job.settings.checkpoint_memory:  # by the scratch the next `train` knows what is left
             scratch.make()
 
     def run(self, planned: Planned, roster: Roster) -> TrainingResult:
