@@ -223,3 +223,39 @@ def test_more_hosts_than_copies_may_not_be_lost(run: Any, memory: Memory, tmp_pa
 def test_copies_of_another_number_of_ranks_are_not_used(run: Any, tmp_path: Path) -> None:
     run("ddp", tmp_path / "saved", 13, 2)
     assert {one["first"] for one in run("ddp", tmp_path / "saved", 14, 1)} == {10}
+
+
+# A library that saves on the first rank alone. Arguments: the step to save, or nothing to look for the newest one.
+LIBRARY = """\
+import os, sys
+from pathlib import Path
+import torch.distributed as dist
+from trainshed.checkpoint.memory_saves import memory_saves
+from trainshed.contract.wire.checkpoint_memory import Memory
+dist.init_process_group("gloo")
+saves = memory_saves("/folder", Memory(), print)
+for step in map(int, sys.argv[1:]):
+    def save():
+        place = Path(saves.root, f"checkpoint-{step}")
+        place.mkdir(exist_ok=True)
+        if dist.get_rank() == 0:
+            (place / "model").write_bytes(b"m" * 20_000_000)
+        (place / f"rng{dist.get_rank()}").write_text(str(step))
+    saves.save(step, save, {})
+if not sys.argv[1:]:
+    copy = saves.newest()
+    print("FOUND", copy and [copy.step, *sorted(path.name for path in Path(copy.path).iterdir() if path.suffix == "")])
+saves.close()
+dist.barrier()
+"""
+
+
+def test_a_librarys_save_outlives_the_host_that_made_it(forge: Forge, memory: Memory) -> None:
+    env = [memory.environ(number) for number in range(2)]
+    forge.run(LIBRARY, ["4", "5", "6"], 2, env)
+    assert sorted(path.name for path in memory.folder(1).iterdir()) == ["checkpoint-5", "checkpoint-6"]
+    memory.lose(0)
+    damaged = memory.folder(1) / "checkpoint-6/model"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    for output in forge.run(LIBRARY, [], 2, env):
+        assert "FOUND [5, 'model', 'rng0', 'rng1']" in output

@@ -62,6 +62,7 @@ def test_ranks_that_are_killed_lose_one_step_at_most_and_the_losses_stay(tmp_pat
     assert losses(train.output) == straight
     for first, (_, step) in zip(starts(train.output)[1:], kills, strict=True):
         assert first in (step - 2, step - 1), train.output  # one of the steps that `Checkpointer.step` has returned from
+    assert [one["step"] for one in train.record()["restarts"]] == starts(train.output)[1:]
     assert in_memory(train.process.pid) == []
     assert list((tmp_path / "killed/checkpoints").iterdir()) == []
 

@@ -8,8 +8,8 @@
 There are two: the older one becomes the next, so that its memory is used again. A part is sent to the `copies` hosts that
 follow in a ring, beside the steps. The next copy waits for that, and is made after half of the steps that may be lost.
 
-Who owns what: the loop's thread calls all methods. The writer's thread has the folder `.making` between `_take` and the end
-of its job, and meanwhile alone uses the group.
+Who owns what: the loop's thread calls all methods. The writer's thread has the folder `.making` from the end of `after` to
+the end of its job, and meanwhile alone uses the group.
 """
 
 from __future__ import annotations
@@ -62,6 +62,13 @@ def memory_of(folder: str, states: Sequence[Any], wanted: Memory, say: Say) -> M
         folder: where its checkpoints lie.
         say: prints a line; `everywhere=True` on any rank.
     """
+    held = memory_ranks(say)
+    key = f"{zlib.crc32(os.fsencode(folder)):08x}"
+    return None if held is None else MemoryCopies(held[0], key, held[1], states, wanted, say)
+
+
+def memory_ranks(say: Say) -> tuple[str, Ranks] | None:
+    """This host's folder in memory, and the ranks by whose hosts it is shared; None where there is none. Collective."""
     ranks = ranks_module.current()
     root = memory_folder(os.environ)
     problem = "" if root else "`train` keeps them, and it has not started this script"
@@ -78,11 +85,23 @@ def memory_of(folder: str, states: Sequence[Any], wanted: Memory, say: Say) -> M
             ranks.share_storage(root)
     except OSError as error:
         problem = f"{root}: {error.strerror}"
-    if problem:
-        ranks.close()
-        say(f"no copies in memory, checkpoints on disk alone: {problem}")
-        return None
-    return MemoryCopies(root, f"{zlib.crc32(os.fsencode(folder)):08x}", ranks, states, wanted, say)
+    if not problem:
+        return root, ranks
+    ranks.close()
+    say(f"no copies in memory, checkpoints on disk alone: {problem}")
+    return None
+
+
+def shortage(root: str, needed: int) -> str:
+    """Why so many bytes do not fit into this host's memory, with what the root holds now; "" if they do. Raises OSError."""
+    folders = [entry.path for entry in os.scandir(root) if entry.is_dir()]
+    held = sum(entry.stat().st_blocks * 512 for folder in folders for entry in os.scandir(folder))
+    status = os.statvfs(root)
+    if (free := status.f_bavail * status.f_frsize + held) < needed:
+        return f"{SHARED_MEMORY} has {in_words(free)}, and copies need {in_words(needed)} (docker run --shm-size)"
+    limit, used = memory_limit(), memory_used()
+    free = min(psutil.virtual_memory().available, limit - used if limit and used else 1 << 62) + held
+    return "" if free >= needed else f"the host's memory has {in_words(free)}, and copies need {in_words(needed)}"
 
 
 class MemoryCopies:
@@ -133,24 +152,20 @@ class MemoryCopies:
             return
         if self._pending >= 0:
             self._good, self._pending = self._pending, -1
+        self._start(step, run)
+
+    def _start(self, step: int, run: Mapping[str, Any]) -> None:
+        """Copies the state, and starts what is done beside the steps. Collective."""
         tensors, tree = capture(self._states)
-        check_replicas(self._ranks, self._states, tensors)
+        if self._count & (self._count - 1) == 0:  # ever more seldom: all ranks exchange values for it
+            check_replicas(self._ranks, self._states, tensors)
         if self._planner.update(tensors):
             self._layout = Layout(self._planner.share)
         if not self._settled(self._make_room()):
             return
         buffer, problem = self._open(next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None))
-        if not self._settled(problem):
-            return
-        assert buffer is not None
-        self._take(step, run, buffer, tensors, tree)
-
-    def _take(self, step: int, run: Mapping[str, Any], buffer: Buffer, tensors: Mapping[str, Any], tree: Any) -> None:
-        """Copies the state and starts what is done beside the steps."""
-        layout = self._layout
-        buffer.ready()
-        buffer.view[: len(layout.header)] = layout.header
-        self._memory.copy([tensor_of(piece, tensors) for piece in layout.pieces], layout.views(buffer.bytes_))
+        if buffer is not None:
+            self._copy(buffer, tensors)
         self._count += 1
         self._pending = step
         manifest = manifests.of_ranks(
@@ -162,7 +177,14 @@ class MemoryCopies:
         )
         objects = objects_file(self._ranks, tree)
         self._hurry.clear()
-        self._writer.start(lambda: self._publish(manifest, buffer, objects))
+        self._writer.start(lambda: self._publish(manifest, buffer, objects, problem))
+
+    def _copy(self, buffer: Buffer, tensors: Mapping[str, Any]) -> None:
+        """Copies the state into the buffer; from a GPU the copy is only started."""
+        layout = self._layout
+        buffer.ready()
+        buffer.view[: len(layout.header)] = layout.header
+        self._memory.copy([tensor_of(piece, tensors) for piece in layout.pieces], layout.views(buffer.bytes_))
 
     def _finished(self) -> BaseException | None:
         """Waits for the copy that is being made."""
@@ -177,6 +199,8 @@ class MemoryCopies:
         first = next(filter(None, self._ranks.gather(problem)))
         self._say(f"WARNING: no more copies in memory, checkpoints on disk alone: {first}")
         self.off = True
+        for buffer in self._buffers.values():
+            buffer.close()
         self._buffers.clear()
         self.settle(-1)
         return False
@@ -203,13 +227,7 @@ class MemoryCopies:
         """Why two copies do not fit into this host's memory, "" if they do."""
         parts = 1 if self._planner.complete else 1 + self._copies  # hosts are taken to have as much as this one
         needed = 2 * parts * (self._planner.bytes_on_storage + (1 << 20) * len(self._ranks.peers))
-        held = sum(entry.stat().st_blocks * 512 for folder in _folders(self._root) for entry in os.scandir(folder))
-        status = os.statvfs(self._root)
-        if (free := status.f_bavail * status.f_frsize + held) < needed:
-            return f"{SHARED_MEMORY} has {in_words(free)}, and two copies need {in_words(needed)} (docker run --shm-size)"
-        limit, used = memory_limit(), memory_used()
-        free = min(psutil.virtual_memory().available, limit - used if limit and used else 1 << 62) + held
-        return "" if free >= needed else f"the host's memory has {in_words(free)}, and two copies need {in_words(needed)}"
+        return shortage(self._root, needed)
 
     def _open(self, device: Any) -> tuple[Buffer | None, str]:
         """This rank's memory in the folder to write to; and why there is none."""
@@ -218,18 +236,28 @@ class MemoryCopies:
             buffer = self._buffers.get(os.stat(path).st_ino) if os.path.exists(path) else None
             if buffer is None or buffer.size != self._layout.memory:
                 buffer = Buffer(self._layout.memory, device, path)
-            self._buffers = dict([*self._buffers.items(), (os.stat(path).st_ino, buffer)][-2:])
+            kept = dict([*self._buffers.items(), (os.stat(path).st_ino, buffer)][-2:])
+            for old in self._buffers.values():
+                if old not in kept.values():
+                    old.close()
+            self._buffers = kept
             return buffer, ""
         except OSError as error:
             return None, f"{path}: {error.strerror}"
 
     # --- beside the steps, in the writer's thread -------------------------------------------------
 
-    def _publish(self, manifest: Manifest, buffer: Buffer, objects: Any) -> None:
-        """Makes a copy whole: checksums, objects, the other ranks' files, the neighbours' parts, a new name."""
+    def _publish(self, manifest: Manifest, buffer: Buffer | None, objects: Any, problem: str) -> None:
+        """Makes a copy whole: checksums, objects, the other ranks' files, the neighbours' parts, a new name.
+
+        Raises:
+            SaveError, OSError: it was not made; where this rank has no buffer, because of `problem`.
+        """
         ranks, making = self._ranks, self._making
         mine: Manifest | None = None
         try:
+            if buffer is None:
+                raise SaveError(problem)
             self._memory.wait()
             entries = self._seal(buffer, objects)
             if not ranks.leads:
@@ -436,10 +464,6 @@ def _leaders(ranks: Ranks) -> list[int]:
     """The leading rank of each storage."""
     parts = ranks.gather((ranks.part, ranks.leads))
     return [rank for _, rank in sorted((part, rank) for rank, (part, leads) in enumerate(parts) if leads)]
-
-
-def _folders(root: str) -> list[str]:
-    return [entry.path for entry in os.scandir(root) if entry.is_dir()]
 
 
 def _verifies(path: str, file: FileEntry) -> bool:
