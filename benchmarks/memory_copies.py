@@ -60,7 +60,7 @@ def rank_main(kind: str, megabytes: int, repeat: int, step_ms: float) -> None:
                 target.copy_(source)
 
     def checkpointer(place: str, **memory: int) -> Any:
-        asked = {"memory": memory} if memory else {}
+        asked: dict[str, Any] = {"memory": memory} if memory else {}
         return Checkpointer(place, model=model, optimizer=optimizer, every_seconds=1e6, check_seconds=1e6, **asked)
 
     with tempfile.TemporaryDirectory() as folder:

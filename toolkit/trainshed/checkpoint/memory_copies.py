@@ -14,12 +14,14 @@ the end of its job, and meanwhile alone uses the group.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import zlib
 
 import psutil
 
+from trainshed.base.files import listed
 from trainshed.base.units import size as in_words
 from trainshed.machine.cgroup import memory_limit, memory_used
 from trainshed.machine.scratch import SHARED_MEMORY, memory_folder
@@ -73,10 +75,11 @@ def memory_ranks(say: Say) -> tuple[str, Ranks] | None:
     root = memory_folder(os.environ)
     problem = "" if root else "`train` keeps them, and it has not started this script"
     try:
-        if root:
-            os.makedirs(root, mode=0o700, exist_ok=True)
-            if os.lstat(root).st_uid != os.geteuid():
-                problem = f"{root} is another user's"
+        if root and not os.path.isdir(root):
+            with contextlib.suppress(FileExistsError):  # made by another rank
+                os.mkdir(root, 0o700)
+        if root and os.lstat(root).st_uid != os.geteuid():
+            problem = f"{root} is another user's"
     except OSError as error:
         problem = f"{root}: {error.strerror}"
     problem = next(filter(None, ranks.gather(problem)), "")
@@ -372,12 +375,12 @@ class MemoryCopies:
         gathered = ranks.gather((good, parts))
         here = set[str]().union(*(gathered[rank][0] for rank in ranks.peers))
         whole = set[str]().union(*(names for names, _ in gathered))
-        listed: dict[int, Manifest] = {}  # the fullest manifest of each part
+        fullest: dict[int, Manifest] = {}  # the fullest manifest of each part
         for _, theirs in gathered:
             for part, manifest in theirs.items():
-                if part not in listed or len(manifest.files) > len(listed[part].files):
-                    listed[part] = manifest
-        mine, problems = self._needed(listed, here, whole)
+                if part not in fullest or len(manifest.files) > len(fullest[part].files):
+                    fullest[part] = manifest
+        mine, problems = self._needed(fullest, here, whole)
         problem = next(filter(None, ranks.gather(problems)), "")
         if problem or mine is None:
             raise Damaged(problem)
@@ -390,18 +393,18 @@ class MemoryCopies:
         ranks.highest([0.0])  # all files are here
         return Found(step=key[0], path=path, parts=(mine,))
 
-    def _needed(self, listed: dict[int, Manifest], here: set[str], whole: set[str]) -> tuple[Manifest | None, str]:
+    def _needed(self, fullest: dict[int, Manifest], here: set[str], whole: set[str]) -> tuple[Manifest | None, str]:
         """The manifest of what this host needs of a copy, and why that cannot be had.
 
         Args:
-            listed: the manifest of each part; here, whole: files that are whole on this host, and on any.
+            fullest: the manifest of each part; here, whole: files that are whole on this host, and on any.
         """
         own = self._ranks.part
-        if own not in listed:
+        if own not in fullest or fullest[own].ranks != self._ranks.peers:
             return None, f"no host has the part of ranks {', '.join(map(str, self._ranks.peers))}"
-        mine = listed[own]
+        mine = fullest[own]
         objects = [file for file in mine.files if file.name.endswith(_OBJECTS)]
-        bases = sorted(listed.values(), key=lambda part: part.part != own) if mine.complete else [mine]
+        bases = sorted(fullest.values(), key=lambda part: part.part != own) if mine.complete else [mine]
         for held in (here, whole):
             for base in bases:
                 files = [file for file in base.files if not file.name.endswith(_OBJECTS)]
@@ -412,7 +415,7 @@ class MemoryCopies:
 
     def _listed(self) -> list[tuple[int, str]]:
         """Steps and names of the copies here, oldest first."""
-        names = ((self._naming.step_of(name), name) for name in os.listdir(self._root))
+        names = ((self._naming.step_of(name), name) for name in listed(self._root))
         return sorted((step, name) for step, name in names if step is not None)
 
     def _remove(self, keep: int) -> None:

@@ -6,8 +6,7 @@ what it lacks, since libraries look for all of a save when they load it. So all 
 
 from __future__ import annotations
 
-import os
-
+from trainshed.base.files import listed
 from trainshed.base.record import Record
 
 from . import foreign_manifest as sealed
@@ -155,7 +154,7 @@ class MemorySaves:
 
     def _steps(self) -> list[int]:
         """The steps of the saves here, newest first."""
-        return sorted((step for step in map(CHECKPOINTS.step_of, os.listdir(self.root)) if step is not None), reverse=True)
+        return sorted((step for step in map(CHECKPOINTS.step_of, listed(self.root)) if step is not None), reverse=True)
 
     def close(self) -> None:
         """The last call. The saves stay: `train` removes them at its end."""
