@@ -57,7 +57,8 @@ MAY_KNOW: dict[str, set[str]] = {
     "cli": {*RUNNER_PARTS, "places", "container", "checkpoint", "metrics", "observe", "algorithms", "data"},
     "__main__": {"cli"},
     # Inside the user's process each part knows itself and the ground.
-    **dict.fromkeys(("checkpoint", "autopatch", "metrics", "data", "compiler"), GROUND),
+    **dict.fromkeys(("autopatch", "metrics", "data", "compiler"), GROUND),
+    "checkpoint": {*GROUND, "machine"},  # how much memory there is
     "observe": {*GROUND, "metrics"},  # whose steps stand in where none were measured
     "parallel": {*GROUND, "checkpoint", "machine"},  # its checkpoints go through the same engine
     "parallel/commands": {*GROUND, "cli", "runner", "parallel"},

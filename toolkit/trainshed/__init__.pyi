@@ -95,6 +95,7 @@ _Checkpoints = TypedDict(
         "local_path": str | None,  # what the hosts call it, below /opt/ml
         "auto": bool | None,  # make transformers' and Lightning's Trainer use it
         "every": str | None,  # auto: an interval found by measurement (docs/goodput.md); with bounds: auto,least=30s,most=20m
+        "memory": Mapping[str, Any] | None,  # copies in the hosts' memory, like {every_steps: 1, copies: 1} (docs/checkpoints.md)
         "copy_to": str | None,  # storage that gets a copy of every checkpoint, like s3://bucket/run
     },
     total=False,

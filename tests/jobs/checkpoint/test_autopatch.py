@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -94,6 +95,21 @@ def test_a_trainer_interrupted_ends_with_the_losses_of_one_that_never_was(tmp_pa
     assert "this Trainer is left alone: save_only_model" in straight.output
     assert len(final_losses(straight)) == step + 10
     assert final_losses(last) == final_losses(straight)
+
+
+@pytest.mark.exact
+def test_a_trainer_that_is_killed_goes_on_from_the_hosts_memory(tmp_path: Path) -> None:
+    kill = "if [os.environ['TORCHELASTIC_RESTART_COUNT'], state.global_step] == ['0', 8]: os.kill(os.getpid(), 9)"
+    script = SCRIPT.replace("        time.sleep(0.02)\n", f"        {kill}\n")
+    steps = {"STEPS": "12"}
+    memory = '{"every_steps": 3}'
+    with Train(tmp_path / "job", script, checkpoint="auto", checkpoint_memory=memory, max_restarts=1, env=steps) as job:
+        assert job.end() == 0, job.output
+    assert re.search(r"resuming from /dev/shm/\S+/checkpoint-6 \(verified\)", job.output), job.output
+    with Train(tmp_path / "straight", SCRIPT, env=steps) as straight:
+        assert straight.end() == 0, straight.output
+    assert final_losses(job) == final_losses(straight)
+    assert not list(Path("/dev/shm").glob(f"trainshed-{job.process.pid}-*"))
 
 
 @pytest.mark.exact

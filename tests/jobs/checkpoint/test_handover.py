@@ -42,12 +42,12 @@ guard.close()
 dist.barrier()
 guard = Guard(folder)
 if sys.argv[2] == "lost" and rank == 0:  # between the check and the sending
-    send = handover._send
+    send = handover.send
     def lose(path, *rest):
         if path.endswith("checkpoint-4/model") and os.path.exists(path):
             os.unlink(path)
         send(path, *rest)
-    handover._send = lose
+    handover.send = lose
 if sys.argv[2] == "no place" and rank == 2:
     open(f"{folder}/checkpoint-4/model.handed", "w").close()
     os.mkdir(f"{folder}/checkpoint-4/model")

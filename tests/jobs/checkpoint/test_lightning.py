@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -92,3 +93,16 @@ def test_a_fit_interrupted_in_mid_epoch_ends_with_the_losses_of_one_that_never_w
     assert "checkpoint=auto" not in straight.output  # nobody asked
     assert len(losses(straight)) == 10 * (step // 10 + 2) * (ranks or 1)
     assert sorted(losses(job) + losses(last)) == losses(straight)
+
+
+def test_a_fit_that_is_killed_goes_on_from_the_hosts_memory(tmp_path: Path) -> None:
+    kill = "if [os.environ['TORCHELASTIC_RESTART_COUNT'], self.global_step] == ['0', 8]: os.kill(os.getpid(), 9)"
+    script = SCRIPT.replace('        time.sleep(float(os.environ.get("PAUSE", "0")))\n', f"        {kill}\n")
+    epochs = {"EPOCHS": "2"}
+    memory = '{"every_steps": 3}'
+    with Train(tmp_path / "job", script, checkpoint="auto", checkpoint_memory=memory, max_restarts=1, env=epochs) as job:
+        assert job.end() == 0, job.output
+    assert re.search(r"resuming from /dev/shm/\S+/checkpoint-6 \(verified\)", job.output), job.output
+    with Train(tmp_path / "straight", SCRIPT, env=epochs) as straight:
+        assert straight.end() == 0, straight.output
+    assert set(losses(job)) == set(losses(straight))

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ if kind == "fsdp" and world > 1:
     fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 checkpointer = Checkpointer(
-    place.replace("{rank}", str(rank)), model=model, optimizer=optimizer, every_steps=5, check_seconds=0.0
+    place.replace("{rank}", str(rank)), model=model, optimizer=optimizer, every_steps=5, check_seconds=0.0,
+    memory=json.loads(os.environ.get("MEMORY", "null")),
 )
 if wrong == "full disk" and rank == 1:
     def full(path, *_):
@@ -92,9 +93,16 @@ def run(forge: Forge) -> Run:
 
 
 def run_with(
-    forge: Forge, kind: str, place: object, steps: int, ranks: int, wrong: str = "", hosts: bool = False
+    forge: Forge,
+    kind: str,
+    place: object,
+    steps: int,
+    ranks: int,
+    wrong: str = "",
+    hosts: bool = False,
+    env: Sequence[dict[str, str]] = (),
 ) -> list[dict[str, Any]]:
-    env = [{"SM_CURRENT_HOST": f"algo-{rank + 1}"} for rank in range(ranks)] if hosts else []
+    env = [{"SM_CURRENT_HOST": f"algo-{rank + 1}"} for rank in range(ranks)] if hosts else env
     outputs = forge.run(SCRIPT, [kind, str(place), str(steps), wrong], ranks, env)
     results = []
     for output in outputs:

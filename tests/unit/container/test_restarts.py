@@ -42,7 +42,7 @@ class Told(Roster):
 
 
 def of_one_host(folder: Path, allowed: int, said: list[str], free: tuple[int, ...] = ()) -> Restarts:
-    return Restarts(allowed, str(folder), said.append, lambda: free)
+    return Restarts(allowed, (str(folder),), said.append, lambda: free)
 
 
 def of_several(
@@ -53,7 +53,7 @@ def of_several(
     candidates: tuple[int, ...] = (7777, 7793, 7809),
     free: tuple[int, ...] = (7777, 7793, 7809),
 ) -> SharedRestarts:
-    return SharedRestarts(allowed, str(folder), roster, "a", Stops(), said.append, lambda: candidates, lambda: free)
+    return SharedRestarts(allowed, (str(folder),), roster, "a", Stops(), said.append, lambda: candidates, lambda: free)
 
 
 NO_FAILURES = [
@@ -138,7 +138,7 @@ def test_the_port_stays_where_none_is_free_everywhere(tmp_path: Path) -> None:
 def test_on_one_host_a_taken_port_gives_way_to_the_next_one(tmp_path: Path) -> None:
     port = free_ports(40)
     plan = LaunchPlan(processes=(), port=port, listens=(0,))
-    restarts = Restarts(3, str(tmp_path), lambda _: None, lambda: ports.free(plan))
+    restarts = Restarts(3, (str(tmp_path),), lambda _: None, lambda: ports.free(plan))
     assert restarts.after(Ended(OUTCOME, FAILURE)) == Again(FAILURE, 1, port)
     with socket.create_server(("127.0.0.1", port)):
         assert restarts.after(Ended(OUTCOME, FAILURE)) == Again(FAILURE, 2, port + 16)

@@ -26,7 +26,7 @@ def test_restarts_notices_and_hang_reports_never_show_a_secret(tmp_path: Path) -
     say = Voice(lines.append, secret_values({"api_key": CANARY})).say
     failure = Failure(kind="UserError", summary=f"the script exited with 1: {CANARY}", exit_code=1)
 
-    assert Restarts(2, str(tmp_path), say, lambda: ()).after(Ended(Outcome(results=()), failure))
+    assert Restarts(2, (str(tmp_path),), say, lambda: ()).after(Ended(Outcome(results=()), failure))
     notices = Notices(str(tmp_path / "notice.json"), {}, say)
     notices.interrupted_elsewhere(f"algo-2 was stopped: {CANARY}", 5.0)
     HangWatch("algo-1", str(tmp_path), "/code", say, Alone("algo-1"), seconds=10.0, stop=False).say(f"rank 0 is at {CANARY}")

@@ -12,8 +12,9 @@ import pytest
 
 from trainshed.base.errors import TrainshedError
 from trainshed.contract.paths import Paths
+from trainshed.contract.wire.variables import TRAIN_ID
 from trainshed.machine import scratch
-from trainshed.machine.scratch import Scratch, own_folder
+from trainshed.machine.scratch import Scratch, memory_folder, own_folder
 
 
 @pytest.fixture
@@ -87,6 +88,12 @@ def test_what_a_killed_train_has_left_is_removed_by_the_next_one(places: tuple[d
         (used,) = place.glob(f"trainshed-{alive.pid}-*-run")
         (left / "below").mkdir()
         Path(str(left).removesuffix("run") + "packages-x1").mkdir()
+        memory, kept = (
+            Path(memory_folder({TRAIN_ID: path.name.removeprefix("trainshed-").removesuffix("-run")}))
+            for path in (left, used)
+        )
+        memory.mkdir()
+        kept.mkdir()
         names = ("trainshed-run", "trainshed-1-run", "trainshed-12-ab-run", "trainshed-x-ab-run", "mine")
         others = [place / name for name in names]
         for other in others:
@@ -101,6 +108,8 @@ def test_what_a_killed_train_has_left_is_removed_by_the_next_one(places: tuple[d
             assert sorted(path.name for path in place.iterdir()) == sorted(
                 [path.name for path in others] + ["trainshed-13-ab-run", used.name, os.path.basename(own.path)]
             )
+            assert [memory.exists(), kept.exists()] == [False, True]
+        kept.rmdir()
         alive.kill()
 
 

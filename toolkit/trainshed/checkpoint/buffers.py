@@ -1,13 +1,15 @@
 """Memory for snapshots, kept from one to the next: a copy into fresh pages takes eight times as long as into used ones.
 
-There is exactly one buffer, as large as this rank's share of the state. In host memory it is page-aligned (for direct
-writes); beside a GPU it is pinned, so that copies run on a stream of their own while the loop goes on.
+A buffer is as large as this rank's share of the state. In host memory it is page-aligned (for direct writes); beside a GPU
+it is pinned, so that copies run on a stream of their own while the loop goes on. Its memory may be a file in /dev/shm, which
+outlives the process.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import threading
 
 import torch
@@ -16,11 +18,20 @@ from .blocks import padded
 
 
 class Buffer:
-    """Memory of `size` bytes: `bytes_` is a uint8 tensor over it, `view` the same memory for writing to a file."""
+    """Memory of `size` bytes: `bytes_` is a uint8 tensor over it, `view` the same memory for writing to a file.
 
-    def __init__(self, size: int, device: torch.device | None = None) -> None:
+    Args:
+        device: GPU for which the memory is pinned.
+        path: file in /dev/shm that is the memory; one of the same size is used as it is.
+
+    Raises:
+        OSError: there is no room for the file.
+    """
+
+    def __init__(self, size: int, device: torch.device | None = None, path: str = "") -> None:
         self.size = padded(max(size, 1))
-        self._map = mmap.mmap(-1, self.size)
+        self._fresh = not path
+        self._map = _map_file(path, self.size) if path else mmap.mmap(-1, self.size)
         try:
             self._map.madvise(mmap.MADV_HUGEPAGE)  # a page fault every 2 MiB instead of every 4 KiB
         except (AttributeError, OSError):
@@ -35,7 +46,8 @@ class Buffer:
 
     def _touch(self) -> None:
         """Makes the kernel allocate every page, beside the loop: ctypes and CUDA release the interpreter's lock."""
-        ctypes.memset(self.bytes_.data_ptr(), 0, self.size)
+        if self._fresh:
+            ctypes.memset(self.bytes_.data_ptr(), 0, self.size)
         if self._device is not None:
             with torch.cuda.device(self._device):  # a new thread would open a context on the first GPU otherwise
                 self.pinned = _pin(self.bytes_)
@@ -50,6 +62,18 @@ class Buffer:
         if self.pinned:
             torch.cuda.cudart().cudaHostUnregister(self.bytes_.data_ptr())  # type: ignore[attr-defined]
             self.pinned = False
+
+
+def _map_file(path: str, size: int) -> mmap.mmap:
+    """Maps a file, made anew where it has another size; all of it is reserved: a full /dev/shm would be a SIGBUS later."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(fd).st_size != size:
+            os.ftruncate(fd, 0)
+            os.posix_fallocate(fd, 0, size)
+        return mmap.mmap(fd, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+    finally:
+        os.close(fd)
 
 
 def _pin(tensor: torch.Tensor) -> bool:

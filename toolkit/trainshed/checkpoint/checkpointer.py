@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 
+from trainshed.base import quick_json
 from trainshed.base.process_age import process_began
 from trainshed.base.voice import tell
 from trainshed.contract.paths import Paths
-from trainshed.contract.settings import COPY_TO_VARIABLE, EVERY_VARIABLE, OPTIONS_VARIABLE
+from trainshed.contract.settings import COPY_TO_VARIABLE, EVERY_VARIABLE, MEMORY_VARIABLE, OPTIONS_VARIABLE
 from trainshed.contract.wire import checkpoint_trouble
 from trainshed.contract.wire.checkpoint_every import read_every
+from trainshed.contract.wire.checkpoint_memory import read_memory
 
 from . import folder as folders
 from . import ranks as ranks_module
@@ -19,7 +21,7 @@ from .agreement import Agreement
 from .errors import CheckpointError
 from .options import GIVEN, GivenOptions
 from .policy import History, Policy
-from .resume import Resumed, resume
+from .resume import Resumed, resume, resume_copy
 from .save import CopyError, Retention, SaveError, explain
 from .snapshots import Snapshots
 from .state import all_states
@@ -28,6 +30,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+    from .memory_copies import MemoryCopies
 
 
 class Checkpointer:
@@ -57,6 +61,8 @@ class Checkpointer:
         keep_every: those at multiples of this many steps stay as well; 0 for none.
         keep_best: name of a metric passed to `step`; the best checkpoint by it stays as well.
         best_is: `min` or `max`.
+        memory: `{"every_steps": 1, "copies": 1}`: the state is also kept in the hosts' memory. A failure then costs at most
+            `every_steps` finished steps, as long as no more than `copies` hosts are lost.
         check_seconds: how often, at most, ranks of a job with several ask each other whether to save or stop.
 
     Raises:
@@ -82,6 +88,7 @@ class Checkpointer:
         keep_every: int = 0,
         keep_best: str = "",
         best_is: str = "min",
+        memory: Mapping[str, int] | None = None,
         check_seconds: float = 0.25,
     ) -> None:
         if keep_last < 2:
@@ -110,6 +117,11 @@ class Checkpointer:
             self._remote = Remote(copy_to)
         self._snapshots = Snapshots(self.folder, self._ranks, self._states, keep, self._remote)
         self._agreement = Agreement(self._ranks, self._say, check_seconds)
+        self._copies: MemoryCopies | None = None
+        if memory is not None and self.folder:
+            from .memory_copies import memory_of
+
+            self._copies = memory_of(self.folder, self._states, read_memory(memory), self._say)
         self._pending = -1  # step of the snapshot being written
         self._stepped_at = time.monotonic()
         self.last_step = -1  # that of the newest checkpoint that is durable
@@ -122,7 +134,8 @@ class Checkpointer:
         """A Checkpointer for a script that trainshed runs.
 
         The folder is the job's (`SM_CHECKPOINT_DIR`, else /opt/ml/checkpoints). So is `copy_to` (the setting
-        `trainshed_checkpoint_copy_to`), unless it is given. The setting `trainshed_checkpoint_every` wins over the script.
+        `trainshed_checkpoint_copy_to`), unless it is given. The settings `trainshed_checkpoint_every` and
+        `trainshed_checkpoint_memory` win over the script.
 
         Args:
             arguments: those of the class, without `folder`.
@@ -130,6 +143,8 @@ class Checkpointer:
         folder = os.environ.get("SM_CHECKPOINT_DIR") or Paths.from_environment(os.environ).checkpoints
         if every := os.environ.get(EVERY_VARIABLE, ""):
             arguments["every"] = every
+        if memory := os.environ.get(MEMORY_VARIABLE, ""):
+            arguments["memory"] = quick_json.loads(memory)
         return cls(folder, **{"copy_to": os.environ.get(COPY_TO_VARIABLE, ""), **arguments})
 
     def restore(self) -> int:
@@ -154,7 +169,10 @@ class Checkpointer:
         if problem:
             raise CheckpointError(f"checkpoints cannot be fetched from {problem}")
         given = GivenOptions(self._states) if os.environ.get(OPTIONS_VARIABLE) == GIVEN else None
-        resumed = resume(self.folder, self._ranks, self._states)
+        if self._copies is None:
+            resumed = resume(self.folder, self._ranks, self._states)
+        else:
+            resumed = resume_copy(self._copies, self.folder, self._ranks, self._states)
         if given is not None and resumed.step:
             for line in given.put_back():
                 self._say(f"as the script gives it: {line}")
@@ -188,6 +206,9 @@ class Checkpointer:
         self._policy.restart = self._policy.restart or time.time() - process_began()
         self._policy.stepped(now - self._stepped_at, self._snapshots.writer.busy)
         self._stepped_at = now
+        if self._copies is not None and not self.interrupted:
+            self._copies.after(step, self._policy.so_far(now).plain())
+            self._stepped_at = time.monotonic()
         due = bool(self.folder) and self._policy.step_due(step)
         if self.folder:
             self._snapshots.prepare()
@@ -228,6 +249,8 @@ class Checkpointer:
         """Waits for the checkpoint being written; from then on SIGTERM ends the process again. The last call."""
         self._snapshots.writer.wait()
         self._collect()
+        if self._copies is not None:
+            self._copies.close()
         self._agreement.close()
         self._claim.release()
         self._ranks.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
+from .write_plan import own_pieces, tensor_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
 
     from .load import Stored
 
@@ -25,3 +27,18 @@ def fill(contents: Stored, tensors: Mapping[str, torch.Tensor]) -> None:
         from .dcp import fill_sharded  # its import takes a second
 
         fill_sharded(sharded, contents)
+
+
+def fill_local(contents: Stored, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Copies the stored pieces into the same pieces of this rank's tensors: for the ranks that wrote them.
+
+    Raises:
+        ValueError: a piece is not stored.
+    """
+    with torch.no_grad():
+        for piece in own_pieces(tensors):
+            stored, data = contents.pieces.get(piece.key, {}).get(piece.offsets, (None, None))
+            if piece.nbytes and (stored is None or stored.sizes != piece.sizes or stored.whole != piece.whole):
+                raise ValueError(f"{piece.key} has the shape {piece.whole}, of which this rank's piece is not there")
+            if piece.nbytes and data is not None:
+                tensor_of(piece, tensors).copy_(data)

@@ -6,6 +6,7 @@ The library saves into a folder `checkpoint-<step>` by its own means while the l
 - the manifest that seals a save (`sealed`), and the newest sealed save to resume from;
 - deletion of old saves, only once a newer one is sealed;
 - copies on another storage, if the job wants them (`copies`);
+- saves in the hosts' memory, if the job wants them (`memory_saves`);
 - a full disk costs the save and not the training.
 """
 
@@ -16,12 +17,14 @@ import os
 import time
 from functools import partial
 
+from trainshed.base import quick_json
 from trainshed.base.process_age import process_began
 from trainshed.base.voice import tell
 from trainshed.contract.paths import Paths
-from trainshed.contract.settings import COPY_TO_VARIABLE, EVERY_VARIABLE
+from trainshed.contract.settings import COPY_TO_VARIABLE, EVERY_VARIABLE, MEMORY_VARIABLE
 from trainshed.contract.wire import checkpoint_trouble
 from trainshed.contract.wire.checkpoint_every import read_every
+from trainshed.contract.wire.checkpoint_memory import read_memory
 
 from . import folder as folders
 from . import foreign_manifest as sealed
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
     from .copies import Copies
     from .manifest import FileEntry
+    from .memory_saves import MemorySaves
     from .ranks import Ranks
 
 FIRST = 60.0  # seconds until the first save: the library saves while the loop waits, and its cost is not known yet
@@ -102,6 +106,12 @@ class Guard:
             from .copies import Copies
 
             self._copies = Copies(copy_to, self.ranks)
+        self._memory: MemorySaves | None = None
+        self.target = folder  # of the library's save: the folder, or a place in memory
+        if folder and (memory := os.environ.get(MEMORY_VARIABLE, "")):
+            from .memory_saves import memory_saves
+
+            self._memory = memory_saves(folder, read_memory(quick_json.loads(memory)), say)
         self._agreement = Agreement(self.ranks, say)
         self._every = read_every(os.environ.get(EVERY_VARIABLE, ""))
         self.policy = Policy(None, None, time.monotonic(), History(), self._every)
@@ -113,7 +123,7 @@ class Guard:
 
     def path(self, step: int) -> str:
         """The folder of a step's save."""
-        return f"{self.folder}/{CHECKPOINTS.name_of(step)}"
+        return f"{self.target}/{CHECKPOINTS.name_of(step)}"
 
     def newest(self) -> str | None:
         """Path of the newest checkpoint that is whole on all hosts, None without one; says what it passed over. Collective.
@@ -127,6 +137,24 @@ class Guard:
         self.looked = True
         if not self.folder:
             return None
+        copy = self._memory.newest() if self._memory else None
+        path = self._newest_on_disk(copy.step if copy else -1)
+        if path is None and copy is not None:
+            self._goes_on(copy.step, copy.path, copy.history)
+            path = copy.path
+        if path is None:
+            say(f"saving to {self.folder} on notice and at measured intervals; nothing to resume from yet")
+        return path
+
+    def _goes_on(self, step: int, path: str, before: History) -> None:
+        history = before.replace(interruptions=before.interruptions + 1)
+        self.policy = Policy(None, None, time.monotonic(), history, self._every)
+        self.saved_step = step
+        self.resumed = path
+        say(f"resuming from {path} (verified)")
+
+    def _newest_on_disk(self, above: int) -> str | None:
+        """`newest` of the checkpoints after a step."""
         here: set[int] = set()
         there: set[int] = set()
         trouble = ""
@@ -141,6 +169,8 @@ class Guard:
         everywhere = self.ranks.gather((self.ranks.leads, here | there, trouble))
         _refuse(trouble for _, _, trouble in everywhere)
         for step in sorted(set.intersection(*(steps for leads, steps, _ in everywhere if leads)), reverse=True):
+            if step <= above:
+                break
             why, history = "", History()
             files: tuple[FileEntry, ...] = ()
             if self.ranks.leads:
@@ -155,15 +185,9 @@ class Guard:
             _refuse(trouble for _, _, trouble in answers)
             problems = [why for why, _, _ in answers if why] or self._completed(step, files)
             if not problems:
-                before = answers[self.ranks.peers[0]][1]
-                history = before.replace(interruptions=before.interruptions + 1)
-                self.policy = Policy(None, None, time.monotonic(), history, self._every)
-                self.saved_step = step
-                self.resumed = self.path(step)
-                say(f"resuming from {self.resumed} (verified)")
+                self._goes_on(step, self.path(step), answers[self.ranks.peers[0]][1])
                 return self.resumed
             say(f"checkpoint-{step} passed over: {problems[0]}")
-        say(f"saving to {self.folder} on notice and at measured intervals; nothing to resume from yet")
         return None
 
     def _whole(self, step: int, here: bool, there: bool) -> Manifest:
@@ -276,6 +300,21 @@ class Guard:
         self._step_at = now
         return result
 
+    def copy(self, step: int, save: Callable[[], Any]) -> None:
+        """Has the library save into the hosts' memory after a step, where the job wants that and it is due. Collective.
+
+        Args:
+            save: the library's own save, into `path(step)`.
+        """
+        if self._memory is None or self.stopping or not self._memory.due(step):
+            return
+        self.target = self._memory.root
+        try:
+            self._memory.save(step, save, self.policy.so_far(time.monotonic()).plain())
+        finally:
+            self.target = self.folder
+            self._step_at = time.monotonic()
+
     def _agreed(self, problem: str) -> str:
         """The first problem of any rank, "" if there is none; exchanges texts only if there is one. Collective."""
         if not self.ranks.highest([bool(problem)])[0]:
@@ -331,6 +370,8 @@ class Guard:
         self._finish_copy()
         self._agreement.close()
         self._claim.release()
+        if self._memory is not None:
+            self._memory.close()
         self.ranks.close()
 
 

@@ -13,15 +13,20 @@ import functools
 import json
 import os
 import sys
+from contextlib import contextmanager
 
 from .guard import Guard, say, usual_copies, usual_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
     from typing import Any
 
-_USED = ("train", "_save_checkpoint", "_get_output_dir", "_load_from_checkpoint", "add_callback", "remove_callback")
+_USED = (
+    *("train", "_save_checkpoint", "_get_output_dir", "_load_from_checkpoint", "_maybe_log_save_evaluate"),
+    *("add_callback", "remove_callback"),
+)
 
 
 def install(module: ModuleType) -> None:
@@ -37,6 +42,7 @@ def install(module: ModuleType) -> None:
     if missing:
         raise RuntimeError(f"this version's Trainer has no {missing[0]}")
     train, save, output_dir = trainer.train, trainer._save_checkpoint, trainer._get_output_dir
+    after_step = trainer._maybe_log_save_evaluate
 
     @functools.wraps(train)
     def train_with_checkpoints(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -68,18 +74,26 @@ def install(module: ModuleType) -> None:
     @functools.wraps(save)
     def save_and_seal(self: Any, *args: Any, **kwargs: Any) -> Any:
         guard = self._trainshed
-        if guard is None or not guard.folder:
+        if guard is None or not guard.folder or guard.target != guard.folder:
             return save(self, *args, **kwargs)
         return guard.trainer_saves(lambda: save(self, *args, **kwargs))
 
     @functools.wraps(output_dir)
     def checkpoint_dir(self: Any, *args: Any, **kwargs: Any) -> str:
         guard = self._trainshed
-        return guard.folder if guard is not None and guard.folder else output_dir(self, *args, **kwargs)
+        return guard.target if guard is not None and guard.folder else output_dir(self, *args, **kwargs)
+
+    @functools.wraps(after_step)
+    def log_save_evaluate_and_copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = after_step(self, *args, **kwargs)
+        if self._trainshed is not None:
+            self._trainshed.copy_of_trainer()
+        return result
 
     trainer.train = train_with_checkpoints
     trainer._save_checkpoint = save_and_seal
     trainer._get_output_dir = checkpoint_dir
+    trainer._maybe_log_save_evaluate = log_save_evaluate_and_copy
     trainer._trainshed = None
 
 
@@ -181,16 +195,27 @@ class TrainerGuard(Guard):
 
     def trainer_saves(self, save: Any) -> Any:
         """Seals the Trainer's own save. The guard deletes old ones: the Trainer would do so before the new one is sealed."""
-        trainer = self.trainer
-        reason = self._why
+        state, reason = self.trainer.state, self._why
         self._why = ""
-        limit = trainer.args.save_total_limit
-        trainer.args.save_total_limit = None
+        with self._without_limit() as limit:
+            return self.save(state.global_step, reason, save, limit, state.best_model_checkpoint or "")
+
+    def copy_of_trainer(self) -> None:
+        """Has the Trainer save into the hosts' memory, once what it logs of a step is in its state."""
+        trainer = self.trainer
+        if not getattr(trainer.args, "push_to_hub", False):  # it would push each of these saves
+            with self._without_limit():
+                self.copy(trainer.state.global_step, lambda: trainer._save_checkpoint(trainer.model, trial=None))
+
+    @contextmanager
+    def _without_limit(self) -> Iterator[int | None]:
+        """Keeps the Trainer from deleting saves; gives its limit."""
+        arguments = self.trainer.args
+        limit, arguments.save_total_limit = arguments.save_total_limit, None
         try:
-            best = trainer.state.best_model_checkpoint or ""
-            return self.save(trainer.state.global_step, reason, save, limit, best)
+            yield limit
         finally:
-            trainer.args.save_total_limit = limit
+            arguments.save_total_limit = limit
 
     def close(self) -> None:
         """Detaches from the Trainer; from then on SIGTERM ends the process again."""

@@ -144,10 +144,14 @@ class FitGuard(Guard):
         self._seen = step
         reason = self.decide(step)
         if reason:
-            generators = self.ranks.gather(self._random.capture({}))
-            self.callback.generators = dict(enumerate(generators))
-            path = f"{self.path(step)}/{FILE}"
-            self.save(step, reason, lambda: self.trainer.save_checkpoint(path))
+            self.save(step, reason, lambda: self._save(step))
+        else:
+            self.copy(step, lambda: self._save(step))
         if self.stopping:
             self.answer(step)
             raise SystemExit(0)  # what follows `fit` in the script is meant for a finished model
+
+    def _save(self, step: int) -> None:
+        """Lightning's own save, with all ranks' generators."""
+        self.callback.generators = dict(enumerate(self.ranks.gather(self._random.capture({}))))
+        self.trainer.save_checkpoint(f"{self.path(step)}/{FILE}")

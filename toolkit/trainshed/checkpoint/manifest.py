@@ -117,8 +117,13 @@ def name_of(host: str, part: int) -> str:
 
 def write(folder: str, manifest: Manifest) -> None:
     """Writes a part's manifest durably. Raises OSError."""
+    write_atomic(f"{folder}/{name_of(manifest.host, manifest.part)}", dump(manifest))
+
+
+def dump(manifest: Manifest) -> bytes:
+    """The bytes of a part's manifest; `parse` reads them."""
     line = json.dumps({"format": FORMAT, **manifest.plain()}, separators=(",", ":"), sort_keys=True).encode()
-    write_atomic(f"{folder}/{name_of(manifest.host, manifest.part)}", line + b"\n%08x\n" % zlib.crc32(line))
+    return line + b"\n%08x\n" % zlib.crc32(line)
 
 
 def read(path: str) -> Manifest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import time
 
 from . import manifest as manifests
 from .blocks import BLOCK
@@ -18,7 +19,7 @@ from .manifest import Damaged, FileEntry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import Any
 
     from .ranks import Ranks
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
 _HALF = ".handed"  # ends the name of a file that is still on its way
 
 
-def complete(path: str, own: Sequence[FileEntry], ranks: Ranks) -> tuple[int, int]:
+def complete(path: str, own: Sequence[FileEntry], ranks: Ranks, lacks: Collection[str] | None = None) -> tuple[int, int]:
     """Brings files that other hosts have of a checkpoint into its folder here. Collective.
 
     Args:
         path: the checkpoint's folder, the same name on all hosts.
         own: what this host's manifest lists, which is verified; of ranks that do not lead on their storage it is ignored.
+        lacks: names of the files that are to come here; None for all that others have.
 
     Returns:
         The number of files that came here, and their bytes.
@@ -42,17 +44,18 @@ def complete(path: str, own: Sequence[FileEntry], ranks: Ranks) -> tuple[int, in
     """
     held = ranks.gather({file.name: file for file in own} if ranks.leads else {})
     owners = {name: rank for rank in reversed(range(len(held))) for name in held[rank]}  # the first that has it
-    wanted = [name for name, rank in owners.items() if name not in held[ranks.rank] and not _is_here(path, held[rank][name])]
+    names = owners if lacks is None else owners.keys() & set(lacks)
+    wanted = [name for name in names if name not in held[ranks.rank] and not _is_here(path, held[owners[name]][name])]
     wants = ranks.gather(set(wanted) if ranks.leads else set())
     damaged = unwritable = ""
     count = size = 0
     for name, owner in sorted(owners.items(), key=lambda pair: (pair[1], pair[0])):
         file = held[owner][name]
         if owner == ranks.rank:
-            _send(f"{path}/{name}", file.size, [rank for rank, names in enumerate(wants) if name in names], ranks)
+            send(f"{path}/{name}", file.size, [rank for rank, names in enumerate(wants) if name in names], ranks)
         elif name in wants[ranks.rank]:
             try:
-                _receive(path, file, owner, ranks)
+                receive(path, file, owner, ranks)
             except Damaged as error:
                 damaged = damaged or f"it did not come whole from rank {owner}: {error}"
             except OSError as error:
@@ -75,8 +78,12 @@ def _is_here(path: str, file: FileEntry) -> bool:
     return True
 
 
-def _send(path: str, size: int, targets: Sequence[int], ranks: Ranks) -> None:
-    """Sends exactly `size` bytes; what cannot be read is sent as zeros, which the others' checksums tell."""
+def send(path: str, size: int, targets: Sequence[int], ranks: Ranks, pause: Callable[[float], object] | None = None) -> None:
+    """Sends exactly `size` bytes; what cannot be read is sent as zeros, which the others' checksums tell.
+
+    Args:
+        pause: is called after each block with the seconds that it took.
+    """
     if not targets:
         return
     with contextlib.ExitStack() as stack:
@@ -85,16 +92,18 @@ def _send(path: str, size: int, targets: Sequence[int], ranks: Ranks) -> None:
         except OSError:
             source = io.BytesIO()
         for start in range(0, size, BLOCK):
-            want = min(BLOCK, size - start)
+            want, began = min(BLOCK, size - start), time.monotonic()
             try:
                 block = source.read(want)
             except OSError:
                 block = b""
             for target in targets:
                 ranks.send(block.ljust(want, b"\0"), target)
+            if pause is not None:
+                pause(time.monotonic() - began)
 
 
-def _receive(path: str, file: FileEntry, owner: int, ranks: Ranks) -> None:
+def receive(path: str, file: FileEntry, owner: int, ranks: Ranks) -> None:
     """Takes all of a file's bytes, also if they cannot be written, and verifies what it wrote.
 
     Raises:

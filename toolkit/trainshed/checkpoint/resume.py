@@ -7,7 +7,7 @@ import time
 from trainshed.base.record import Record
 
 from . import folder as folders
-from .fill import fill
+from .fill import fill, fill_local
 from .folder import Found
 from .load import Contents
 from .manifest import Damaged
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from .memory_copies import MemoryCopies
     from .ranks import Ranks
 
 
@@ -31,8 +32,8 @@ class Resumed(Record):
     problem: str = ""
 
 
-def resume(folder: str, ranks: Ranks, states: Sequence[Any]) -> Resumed:
-    """Loads the newest whole checkpoint into the states. Collective: all ranks choose the same one."""
+def resume(folder: str, ranks: Ranks, states: Sequence[Any], above: int = -1) -> Resumed:
+    """Loads the newest whole checkpoint after step `above` into the states. Collective: all ranks choose the same one."""
     began = time.monotonic()
     whole, skipped = folders.scan(folder)
     notes = [entry.line() for entry in skipped]
@@ -40,6 +41,8 @@ def resume(folder: str, ranks: Ranks, states: Sequence[Any]) -> Resumed:
     everywhere = set.intersection(*(set(saves) for saves in ranks.gather(list(by_save))))
     share = ranks.peers.index(ranks.rank)
     for key, checkpoint in by_save.items():
+        if checkpoint.step <= above:
+            break
         if key not in everywhere:
             notes.append(f"{folders.STEPS.name_of(checkpoint.step)} passed over: not all hosts have it")
             continue
@@ -53,17 +56,42 @@ def resume(folder: str, ranks: Ranks, states: Sequence[Any]) -> Resumed:
         problems = [text for text in ranks.gather(problem) if text]
         if problems:
             return Resumed(step=0, history=History(), notes=tuple(notes), problem=f"{checkpoint.path}: {problems[0]}")
-        before = History.of(checkpoint.parts[0].run)
         notes.append(
             f"resumed from {checkpoint.path} ({checkpoint.size / 1e6:.0f} MB verified in {verified - began:.2f} s, "
             f"loaded in {time.monotonic() - verified:.2f} s)"
         )
-        return Resumed(
-            step=checkpoint.step, history=before.replace(interruptions=before.interruptions + 1), notes=tuple(notes)
-        )
-    if notes:
+        return _resumed(checkpoint, notes)
+    if notes and above < 0:
         notes.append("no checkpoint is whole: starting from the beginning")
     return Resumed(step=0, history=History(), notes=tuple(notes))
+
+
+def resume_copy(copies: MemoryCopies, folder: str, ranks: Ranks, states: Sequence[Any]) -> Resumed:
+    """Loads the newest copy in memory into the states, or a checkpoint that is newer. Collective."""
+    began = time.monotonic()
+    copy = copies.newest()
+    verified = time.monotonic()
+    resumed = resume(folder, ranks, states, above=copy.step if copy else -1)
+    if copy is None or resumed.step or resumed.problem:
+        copies.settle(-1)
+        return resumed
+    problem = next(filter(None, ranks.gather(_load(copy, ranks, states, local=True))), "")
+    if problem:
+        copies.settle(-1)
+        note = f"the copy in memory of step {copy.step} passed over: {problem}"
+        resumed = resume(folder, ranks, states)
+        return resumed.replace(notes=(note, *resumed.notes))
+    copies.settle(copy.step)
+    note = (
+        f"resumed from memory, step {copy.step} ({copy.size / 1e6:.0f} MB verified in {verified - began:.2f} s, "
+        f"loaded in {time.monotonic() - verified:.2f} s)"
+    )
+    return _resumed(copy, [*resumed.notes, note])
+
+
+def _resumed(checkpoint: Found, notes: Sequence[str]) -> Resumed:
+    before = History.of(checkpoint.parts[0].run)
+    return Resumed(step=checkpoint.step, history=before.replace(interruptions=before.interruptions + 1), notes=tuple(notes))
 
 
 def _verify(checkpoint: Found, share: int, of: int) -> str:
@@ -75,8 +103,12 @@ def _verify(checkpoint: Found, share: int, of: int) -> str:
     return ""
 
 
-def _load(checkpoint: Found, ranks: Ranks, states: Sequence[Any]) -> str:
-    """Loads the checkpoint into the states. Returns why it does not fit, "" if it is loaded. Collective."""
+def _load(checkpoint: Found, ranks: Ranks, states: Sequence[Any], local: bool = False) -> str:
+    """Loads the checkpoint into the states. Returns why it does not fit, "" if it is loaded. Collective.
+
+    Args:
+        local: it holds what this host's ranks hold, and no more.
+    """
     try:
         contents = Contents(checkpoint)
         trees = contents.trees()
@@ -86,6 +118,8 @@ def _load(checkpoint: Found, ranks: Ranks, states: Sequence[Any]) -> str:
         problem = "" if trees else "it holds no state of any rank"
     # All ranks take part in the exchange below, also those with a problem.
     stored = {} if problem else contents.stored
+    if local:
+        stored = {key: value for one in ranks.gather(stored) for key, value in one.items()}
     models = [state for state in states if isinstance(state, ModelState)]
     wanted_by_all = set().union(*ranks.gather({key for model in models for key in model.wanted(stored, None)}))
     if problem:
@@ -105,7 +139,7 @@ def _load(checkpoint: Found, ranks: Ranks, states: Sequence[Any]) -> str:
                     continue
                 return f"it holds nothing named {state.name!r}"
             tensors = state.wanted(stored, tree)
-            fill(contents, tensors)
+            (fill_local if local else fill)(contents, tensors)
             state.restore(tensors, tree)
     except (StateError, ValueError, KeyError, TypeError, RuntimeError) as error:
         return " ".join(str(error).split()) or type(error).__name__

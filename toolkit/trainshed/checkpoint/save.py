@@ -91,15 +91,15 @@ def write_part(
             entries = write_files(aside, contents)
         except BaseException as error:
             if not ranks.leads:
-                _report(aside, ranks, manifest.save, [], _why(error) or type(error).__name__)
+                report(aside, ranks, manifest.save, [], _why(error) or type(error).__name__)
             raise
         if not ranks.leads:
-            _report(aside, ranks, manifest.save, entries, "")
+            report(aside, ranks, manifest.save, entries, "")
             return ""
         for rank in ranks.peers[1:]:
-            entries += _await(aside, ranks, manifest.save, rank)
+            entries += await_entries(aside, ranks, manifest.save, rank)
         for rank in ranks.peers[1:]:
-            os.unlink(_note(aside, rank))
+            os.unlink(note_of(aside, rank))
         final = folders.publish(f"{folder}/{name}", aside, manifest.replace(files=tuple(entries)))
     except BaseException:
         if ranks.leads:
@@ -139,29 +139,30 @@ def check_space(folder: str, needed: int) -> None:
         raise SaveError(problem)
 
 
-def _note(aside: str, rank: int) -> str:
+def note_of(aside: str, rank: int) -> str:
+    """The file in which a rank says what it has written."""
     return f"{aside}/rank{rank}.note"
 
 
-def _report(aside: str, ranks: Ranks, save: str, entries: list[FileEntry], problem: str) -> None:
+def report(aside: str, ranks: Ranks, save: str, entries: list[FileEntry], problem: str) -> None:
     """Leaves the leading rank a note: what was written, or why not; where no file can be left, past the storage."""
     try:
         if not os.path.isdir(aside):  # a note in a folder that nobody has made would look like a save
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), aside)
         note = {"files": [entry.plain() for entry in entries], "problem": problem}
-        write_atomic(_note(aside, ranks.rank), json.dumps(note))
+        write_atomic(note_of(aside, ranks.rank), json.dumps(note))
     except OSError as error:
         ranks.tell(f"{save}/{ranks.rank}", problem or _why(error))
         if not problem:
             raise
 
 
-def _await(aside: str, ranks: Ranks, save: str, rank: int) -> list[FileEntry]:
+def await_entries(aside: str, ranks: Ranks, save: str, rank: int) -> list[FileEntry]:
     """Waits for the note of another rank; returns the entries of its files."""
     began = asked = time.monotonic()
     loop = threading.main_thread()
     while True:
-        data = read_bytes(_note(aside, rank), 1 << 24)
+        data = read_bytes(note_of(aside, rank), 1 << 24)
         if data is not None:
             break
         if time.monotonic() - asked > ASK:

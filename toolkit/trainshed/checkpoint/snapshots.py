@@ -46,7 +46,7 @@ class Snapshots:
     def prepare(self) -> None:
         """Allocates the memory while training goes on; call it after the first step, when the optimizer has its state."""
         if self._memory.buffer is None:
-            self._lay_out(self._capture()[0])
+            self._lay_out(capture(self._states)[0])
 
     def start(self, step: int, reason: str, run: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Copies the state and starts writing it; no other snapshot may be being written.
@@ -58,7 +58,7 @@ class Snapshots:
             CheckpointError: the ranks' models have drifted apart.
         """
         ranks = self._ranks
-        tensors, tree = self._capture()
+        tensors, tree = capture(self._states)
         check_replicas(ranks, self._states, tensors)
         self._lay_out(tensors)
         layout, buffer = self._layout, self._memory.buffer
@@ -85,12 +85,6 @@ class Snapshots:
 
         self.writer.start(write)
 
-    def _capture(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The state's tensors by name, and everything else."""
-        tensors: dict[str, torch.Tensor] = {}
-        tree = {state.name: state.capture(tensors) for state in self._states}
-        return tensors, tree
-
     def _lay_out(self, tensors: dict[str, torch.Tensor]) -> None:
         """Divides the state among the ranks and reserves memory for this rank's share, again if the state has changed."""
         if self._planner.update(tensors):
@@ -98,6 +92,13 @@ class Snapshots:
             device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
             buffer = self._memory.reserve(self._layout.memory, device)
             self._views = self._layout.views(buffer.bytes_)
+
+
+def capture(states: Sequence[Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The states' tensors by name, and everything else."""
+    tensors: dict[str, torch.Tensor] = {}
+    tree = {state.name: state.capture(tensors) for state in states}
+    return tensors, tree
 
 
 def rank_files(ranks: Ranks, layout: Layout, buffer: Buffer, tree: Any) -> list[Content]:

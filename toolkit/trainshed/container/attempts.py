@@ -11,7 +11,7 @@ from __future__ import annotations
 from trainshed.contract.outcome import clear_outcome, read_own_failure
 from trainshed.contract.wire.metric_lines import signs_of
 from trainshed.machine.cgroup import oom_kills
-from trainshed.machine.scratch import forget_attempt
+from trainshed.machine.scratch import forget_attempt, memory_folder
 from trainshed.machine.signals import Interrupted, signal, stop_raises
 
 from .late import A_WHILE, Late
@@ -131,7 +131,8 @@ class Attempts:
             return None
         from . import ports
 
-        checkpoints, say = self._planned.job.paths.checkpoints, self._voice.say
+        checkpoints = (self._planned.job.paths.checkpoints, memory_folder(self._environ))
+        say = self._voice.say
         if not self._roster.restarts:
             from .restarts import Restarts
 

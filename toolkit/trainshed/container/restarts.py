@@ -83,13 +83,13 @@ class Restarts:
 
     Args:
         allowed: the most restarts, 0 for none.
-        checkpoints: the folder of the job's checkpoints.
+        checkpoints: the folders of the job's checkpoints and of their copies in memory.
         say: takes a line for the user.
         free: the ports that the job may use next and that are free, the present one first.
     """
 
     def __init__(
-        self, allowed: int, checkpoints: str, say: Callable[[str], None], free: Callable[[], tuple[int, ...]]
+        self, allowed: int, checkpoints: tuple[str, ...], say: Callable[[str], None], free: Callable[[], tuple[int, ...]]
     ) -> None:
         self._checkpoints = checkpoints
         self._say = say
@@ -99,7 +99,7 @@ class Restarts:
         if allowed:  # most jobs are never restarted in place
             from .supervisor.progress import newest_step
 
-            self._newest = newest_step(checkpoints)
+            self._newest = newest_step(*checkpoints)
             self._budget = Budget(allowed, self._newest)
 
     def after(self, ended: Ended) -> Again | None:
@@ -108,7 +108,7 @@ class Restarts:
             return None
         from .supervisor.progress import newest_step
 
-        before, self._newest = self._newest, newest_step(self._checkpoints)
+        before, self._newest = self._newest, newest_step(*self._checkpoints)
         if refusal := self._budget.refusal(self._newest, self._newest > before):
             self._say(refusal)
             return None

@@ -6,6 +6,8 @@ of a job on one host, and all do what it says. A job that has lost a host, or th
 
 from __future__ import annotations
 
+import os
+
 from trainshed.base.errors import some
 
 from .ports import PORT_TAKEN
@@ -30,7 +32,7 @@ class SharedRestarts:
 
     Args:
         allowed: the most restarts.
-        checkpoints: the folder of the job's checkpoints on this host.
+        checkpoints: the folders of the job's checkpoints, and of their copies in memory, on this host.
         host: this host's name.
         stops: this process's stop signals.
         say: takes a line for the user.
@@ -41,7 +43,7 @@ class SharedRestarts:
     def __init__(
         self,
         allowed: int,
-        checkpoints: str,
+        checkpoints: tuple[str, ...],
         roster: Roster,
         host: str,
         stops: Stops,
@@ -56,12 +58,12 @@ class SharedRestarts:
         self._say = say
         self._candidates = candidates
         self._free = free
-        self._newest = newest_step(checkpoints)
+        self._newest = newest_step(*checkpoints)
         self._budget = Budget(allowed, self._newest)  # of the first host alone
 
     def after(self, ended: Ended) -> Again | None:
         """The next attempt after this one, None where it was the last."""
-        before, self._newest = self._newest, newest_step(self._checkpoints)
+        before, self._newest = self._newest, newest_step(*self._checkpoints)
         reason = ended.interruption.reason if ended.interruption is not None else ""
         report = report_of(self._roster, ended.outcome, ended.failure, reason, self._host).replace(
             again=ended.may_go_on, newest=self._newest, progressed=self._newest > before, ports=self._free()
@@ -85,7 +87,8 @@ class SharedRestarts:
             return Decision(line=refusal)
         line = self._budget.granted(newest, rest.failure)
         port, said = self._port(rest)
-        notes = [note for note in (said, _apart(rest)) if note]
+        in_memory = any(map(os.path.isdir, self._checkpoints[1:]))  # then ranks agree on a step that all have
+        notes = [note for note in (said, "" if in_memory else _apart(rest)) if note]
         return Decision(again=True, failure=rest.failure, done=self._budget.done, port=port, line="; ".join([line, *notes]))
 
     def _port(self, rest: Rest) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from trainshed.contract.paths import Paths
 from trainshed.contract.reading import read_job
 from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.machine import console
-from trainshed.machine.scratch import Scratch
+from trainshed.machine.scratch import Scratch, memory_folder
 from trainshed.machine.signals import Interrupted, Stops, signal
 
 from . import planning
@@ -58,7 +58,7 @@ class Training:
         self._voice = Voice(console.write, environment_secrets(environ))
         self._paths = Paths.from_environment(environ)
         self._host = environ.get("SM_CURRENT_HOST", "")
-        self._record = RunRecord(self._voice)
+        self._record = RunRecord(self._voice, memory_folder(environ))
         self._stops = Stops()
         # Tells the other hosts of this one's end; returns how the whole job ended.
         self._settle: Settle = self._tell_unresolved
@@ -200,7 +200,7 @@ class Training:
             self._voice.say(line)
         roster.join(planned.job.settings.host_timeout_seconds)
         self._settle = lambda result: self._left(roster, planned.job, result)
-        if plan.scratch:
+        if plan.scratch or planned.job.settings.checkpoint_memory:  # by the scratch the next `train` knows what is left
             scratch.make()
 
     def run(self, planned: Planned, roster: Roster) -> TrainingResult:

@@ -28,6 +28,7 @@ REDUCTIONS = ("auto", "exact", "bf16", "powersgd", "off")
 # How the setting `checkpoint_copy_to` reaches the ranks, whether it came as a hyperparameter or as this variable.
 COPY_TO_VARIABLE = of_setting("checkpoint_copy_to")
 EVERY_VARIABLE = of_setting("checkpoint_every")
+MEMORY_VARIABLE = of_setting("checkpoint_memory")
 OPTIONS_VARIABLE = of_setting("checkpoint_options")
 REDUCE_VARIABLE = of_setting("reduce")
 
@@ -67,6 +68,8 @@ class Settings(Record):
         (docs/checkpoints.md).
     checkpoint_every: `auto` finds the interval between checkpoints by measurement, whatever the script says; with bounds and
         a given time between interruptions `auto,least=30s,most=20m,between=8h` (docs/goodput.md).
+    checkpoint_memory: keeps copies of the state in the hosts' memory, a JSON object such as {"every_steps": 1, "copies": 1}
+        (docs/checkpoints.md).
     checkpoint_options: whose learning rate, momentum and other options hold when a Checkpointer restores: `saved`, or those
         that the script has `given` its optimizers (docs/checkpoints.md).
     notices: `auto` asks the platform for notices of interruption; `off` leaves only stop signals (docs/checkpoints.md).
@@ -119,6 +122,7 @@ class Settings(Record):
     checkpoint: str = ""
     checkpoint_copy_to: str = ""
     checkpoint_every: str = ""
+    checkpoint_memory: str = ""
     checkpoint_options: str = "saved"
     notices: str = "auto"
     interrupted_exit_code: int = 0
@@ -252,14 +256,23 @@ def _check(key: str, value: Any, written: Any) -> Any:
         if not isinstance(value, dict):
             return Problem("", "must be a JSON object of pipeline settings", value=str(written))
         return quick_json.dumps(value)
-    if key == "roles":
-        from .wire.roles import read_roles
-
+    if key in ("roles", "checkpoint_memory"):
         try:
-            return quick_json.dumps(read_roles(value))
+            return quick_json.dumps(_object(key, value))
         except ValueError as error:
             return Problem("", str(error), value=str(written))
     return str(written if not isinstance(value, str) else value)
+
+
+def _object(key: str, value: Any) -> dict[str, int]:
+    """A setting that is an object of whole numbers, checked. Raises ValueError."""
+    if key == "roles":
+        from .wire.roles import read_roles
+
+        return read_roles(value)
+    from .wire.checkpoint_memory import read_memory
+
+    return read_memory(value).plain()
 
 
 def _added() -> tuple[str, ...]:

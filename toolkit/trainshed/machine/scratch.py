@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from trainshed.contract.paths import Paths
 
-_USUAL = ("/tmp", "/var/tmp", "/dev/shm")
+SHARED_MEMORY = "/dev/shm"
+_USUAL = ("/tmp", "/var/tmp", SHARED_MEMORY)
 _HELD = ".held"  # in a scratch: locked while its `train` lives
 _MAKING = ".new"  # ends the name of a scratch that nobody holds yet
 _more: list[str] = []  # folders elsewhere that are removed with the scratch
@@ -32,7 +33,7 @@ def own_folder(what: str, environ: Mapping[str, str], paths: Paths) -> str:
     """
     import tempfile
 
-    places = [environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp", paths.base, paths.output, "/dev/shm"]
+    places = [environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp", paths.base, paths.output, SHARED_MEMORY]
     usable = [place for place in dict.fromkeys(places) if os.access(place, os.W_OK | os.X_OK)]
     if not usable:
         raise TrainshedError(
@@ -42,6 +43,11 @@ def own_folder(what: str, environ: Mapping[str, str], paths: Paths) -> str:
     place = next((place for place in usable if can_execute(place)), usable[0])
     _more.append(tempfile.mkdtemp(prefix=f"{_name(environ)}-{what}-", dir=place))
     return _more[-1]
+
+
+def memory_folder(environ: Mapping[str, str]) -> str:
+    """Where ranks keep copies of their state in memory, removed when the run ends; "" where no `train` has started them."""
+    return f"{SHARED_MEMORY}/{_name(environ)}-memory" if environ.get(TRAIN_ID) else ""
 
 
 def forget_attempt(scratch: str) -> None:
@@ -91,6 +97,7 @@ class Scratch:
         places = [place for place in (environ.get("TMPDIR"), *_USUAL, last_resort) if place]
         self.place = next((place for place in places if os.access(place, os.W_OK | os.X_OK)), last_resort)
         self.path = f"{self.place}/{_name(environ)}-run"
+        self._memory = memory_folder(environ)
         self.made = False
         self._held = -1
 
@@ -118,7 +125,7 @@ class Scratch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for folder in (self.path, *_more):  # a notice of interruption makes it as well
+        for folder in (self.path, self._memory, *_more):  # a notice of interruption makes it as well
             _remove(folder)
         _more.clear()
         if self._held >= 0:
@@ -155,6 +162,7 @@ def _remove_abandoned(place: str) -> None:
         for other in names:
             if other.startswith(name.removesuffix("run")):
                 _remove(f"{place}/{other}")
+        _remove(f"{SHARED_MEMORY}/{name.removesuffix('run')}memory")
         os.close(held)
 
 

@@ -265,6 +265,7 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
             "parameter_server, ray, pytorchxla, parallel, or one that an installed package adds (did you mean 'torchrun'?)",
         ),
         ("distribution: {kind: script, processes_per_host: 2}", "has no effect with the distribution 'script'"),
+        ("checkpoints: {memory: {copies: true}}", "checkpoints.memory: copies must be a whole number from 1 to"),
         ("distribution: {kind: parameter_server, roles: {wroker: 2}}", "'wroker' is not a role"),
         ("distribution: {kind: parameter_server, roles: {worker: -1}}", "distribution.roles: worker must be a whole number"),
         (

@@ -19,6 +19,7 @@ import time
 from trainshed.base.voice import Voice, tell
 from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST, AGENT_PID
+from trainshed.machine.scratch import memory_folder
 
 from ..supervisor.progress import Progress, newest_checkpoint, newest_step, resumption
 
@@ -52,10 +53,10 @@ class Observer:
     def __init__(self, environ: os._Environ[str]) -> None:
         self.events = environ[AGENT_EVENTS]
         self.lost_file = environ[AGENT_LOST]
-        self.checkpoints = environ[AGENT_CHECKPOINTS]
+        self.checkpoints = (environ[AGENT_CHECKPOINTS], memory_folder(environ))
         self.host = environ.get("SM_CURRENT_HOST", "")
         self.say = Voice(_print, environment_secrets(environ)).say
-        self.progress = Progress(newest_step(self.checkpoints))
+        self.progress = Progress(newest_step(*self.checkpoints))
         self.starts = 0
         self.reason = ""
         self.lost = ""
@@ -65,7 +66,7 @@ class Observer:
         self.starts += 1
         if self.starts == 1:
             return
-        step, saved = newest_checkpoint(self.checkpoints)
+        step, saved = max(map(newest_checkpoint, self.checkpoints))
         reason = self.reason or "hosts have joined or left"
         self.reason = ""
         self.say(f"restart {self.starts - 1} with {hosts} host(s) and {world} ranks, {resumption(step)}: {reason}")
@@ -78,7 +79,7 @@ class Observer:
         """Ranks have failed; returns why they must not be restarted, "" if they may be."""
         rank, first = min(failures.items(), key=lambda pair: (pair[1].timestamp, pair[0]))
         self.reason = reason_of(rank, self.host, first.exitcode, first.error_file)
-        self.progress = self.progress.after_failure(newest_step(self.checkpoints))
+        self.progress = self.progress.after_failure(newest_step(*self.checkpoints))
         return self.progress.refusal
 
     def wait_for_train(self) -> None:

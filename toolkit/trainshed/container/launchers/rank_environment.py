@@ -6,7 +6,7 @@ import os
 import sys
 
 import trainshed
-from trainshed.contract.settings import COPY_TO_VARIABLE, EVERY_VARIABLE, OPTIONS_VARIABLE, REDUCE_VARIABLE
+from trainshed.contract.settings import COPY_TO_VARIABLE, EVERY_VARIABLE, MEMORY_VARIABLE, OPTIONS_VARIABLE, REDUCE_VARIABLE
 from trainshed.contract.wire.metric_lines import LOGGERS
 from trainshed.contract.wire.variables import AUTOPATCH, PROBE, STEP_PROFILE, TENSORS
 
@@ -75,6 +75,8 @@ def fixed_variables(job: TrainingJob, cluster: Cluster, program: Program, enviro
         values[COPY_TO_VARIABLE] = job.settings.checkpoint_copy_to
     if job.settings.checkpoint_every:
         values[EVERY_VARIABLE] = job.settings.checkpoint_every
+    if job.settings.checkpoint_memory:
+        values[MEMORY_VARIABLE] = job.settings.checkpoint_memory
     if job.settings.reduce:
         values[REDUCE_VARIABLE] = job.settings.reduce
     if job.settings.checkpoint_options != "saved":

@@ -44,8 +44,9 @@ class RunRecord:
         problem: why the record is not on disk as it is here, "" while it is.
     """
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: Voice, memory: str = "") -> None:
         self._voice = voice
+        self._memory = memory
         self.problem = ""
         self._others: list[dict[str, Any]] = []  # restarts that were not the agent's
         self.started = time.time()
@@ -143,16 +144,12 @@ class RunRecord:
 
     def _newest(self) -> dict[str, Any]:
         """The newest checkpoint there is: what ranks did after it was `saved` is lost."""
-        folder = self.data["paths"]["checkpoints"]
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            names = []
-        if not names:
+        folders = [folder for folder in (self.data["paths"]["checkpoints"], self._memory) if _holds_any(folder)]
+        if not folders:
             return {"step": -1, "saved": 0.0}
         from ..supervisor.progress import newest_checkpoint
 
-        step, saved = newest_checkpoint(folder)
+        step, saved = max(map(newest_checkpoint, folders))
         return {"step": step, "saved": round(saved, 3)}
 
     def held_up(self, episodes: list[dict[str, Any]]) -> None:
@@ -227,3 +224,10 @@ def installed_versions() -> dict[str, str]:
 
 def _that_matter(versions: dict[str, str]) -> dict[str, str]:
     return {name: versions[normalized(name)] for name in PACKAGES if normalized(name) in versions}
+
+
+def _holds_any(folder: str) -> bool:
+    try:
+        return bool(os.listdir(folder))
+    except OSError:
+        return False

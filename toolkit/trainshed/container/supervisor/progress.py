@@ -39,9 +39,9 @@ class Progress(Record):
         return f"not restarted: {self.failures} failures in a row without a newer checkpoint"
 
 
-def newest_step(folder: str) -> int:
+def newest_step(*folders: str) -> int:
     """The highest step in the names of checkpoints (`step-12`, `checkpoint-12`, `model_12.pt` ...); -1 for none."""
-    return newest_checkpoint(folder)[0]
+    return max(newest_checkpoint(folder)[0] for folder in folders)
 
 
 def newest_checkpoint(folder: str) -> tuple[int, float]:

@@ -11,6 +11,10 @@ from .checker import Checker
 from .fields import DISTRIBUTION, Field
 from .job import Distribution
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _SDK_FORM = ("smdistributed", "mpi")  # what SageMaker's estimators take instead of our fields
 
 
@@ -22,7 +26,7 @@ def read_distribution(fields: Checker, row: Field) -> Distribution:
     given = {r.name: inner.read(r) for r in DISTRIBUTION if r.kind != "mapping"}
     given["kind"] = named(given["kind"])
     given["parameters"] = _parameters(inner, "parameters")
-    given["roles"] = _roles(inner, "roles")
+    given["roles"] = numbers(inner, "roles", read_roles)
     if given["max_restarts"] and not given["engine"] and traits_of(given["kind"]).uses_agent and not _warm(fields):
         given["engine"] = "torchrun"  # torch's agent, which also goes on with other numbers of ranks
     if given["accelerate"] and "kind" not in inner.values:
@@ -57,12 +61,12 @@ def _check(fields: Checker, distribution: Distribution) -> None:
             fields.problem(name, f"is for the distribution {owner(name)!r}", hint, value="")
 
 
-def _roles(fields: Checker, name: str) -> dict[str, int]:
-    """How many processes play each role."""
+def numbers(fields: Checker, name: str, read: Callable[[object], dict[str, int]]) -> dict[str, int]:
+    """A mapping to whole numbers, as `read` checks it; {} where it is absent."""
     if fields.node(name) is None:
         return {}
     try:
-        return read_roles({key: node.plain() for key, node in fields.mapping(name).items()})
+        return read({key: node.plain() for key, node in fields.mapping(name).items()})
     except ValueError as error:
         fields.problem(name, str(error), value="")
         return {}

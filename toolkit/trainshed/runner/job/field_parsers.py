@@ -15,10 +15,11 @@ from trainshed.base.secrets import mask_text
 from trainshed.contract import hyperparameters
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.wire.checkpoint_every import read_every
+from trainshed.contract.wire.checkpoint_memory import read_memory
 
 from .channels import read_channels
 from .checker import Checker, entries, scalar_texts
-from .distribution import read_distribution
+from .distribution import numbers, read_distribution
 from .encode import encode
 from .fields import LONGEST_NAME, Field
 from .groups import read_groups
@@ -169,6 +170,7 @@ def _checkpoints(fields: Checker, row: Field) -> Attributes:
     return {
         "checkpoints": inner.read(row.row("folder")),
         "checkpoint_every": every,
+        "checkpoint_memory": numbers(inner, "memory", lambda value: read_memory(value).plain()),
         "checkpoint_path": below,
         "checkpoint_auto": inner.read(row.row("auto")),
         "checkpoint_copy_to": copy_to,

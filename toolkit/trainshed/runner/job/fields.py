@@ -193,6 +193,10 @@ CHECKPOINTS = (
         default="", pattern=EVERY_FORM, attribute="checkpoint_every", setting="trainshed_checkpoint_every",
     ),
     Field(
+        "memory", "mapping", "copies in the hosts' memory, like {every_steps: 1, copies: 1} (docs/checkpoints.md)",
+        default={}, attribute="checkpoint_memory", setting="trainshed_checkpoint_memory",
+    ),
+    Field(
         "copy_to", "text", "storage that gets a copy of every checkpoint, like s3://bucket/run",
         default="", pattern=r"[a-z][a-z0-9+.-]*://[^\s]+", attribute="checkpoint_copy_to",
         flags=("--copy-to",), metavar="URL", group="course",

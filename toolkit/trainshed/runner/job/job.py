@@ -187,7 +187,8 @@ class Job:
     upload: `s3://` prefix that gets the archives, "" for none.
     checkpoints: folder that outlives the run, "" for one inside the run; checkpoint_path: what the hosts call it, below
         /opt/ml; checkpoint_auto: whether Trainers are made to use it; checkpoint_copy_to: URL of a storage that gets
-        copies, "" for none; checkpoint_every: how their interval is found, "" as the script says.
+        copies, "" for none; checkpoint_every: how their interval is found, "" as the script says;
+        checkpoint_memory: copies in the hosts' memory, {} for none.
     from_run: the run whose model is the channel `model`, "" for none; parent: which run that is, once it has been found.
     rerun_of: the run that this one makes again; expect_data: digests of which each channel must show one, by channel.
     keep_alive: seconds for which packages and data are kept for the next run, 0 for none.
@@ -235,6 +236,7 @@ class Job:
     checkpoint_auto: bool = False
     checkpoint_copy_to: str = ""
     checkpoint_every: str = ""
+    checkpoint_memory: dict[str, int] = field(default_factory=dict)
     from_run: str = ""
     parent: Parent | None = None
     rerun_of: Parent | None = None
