@@ -140,7 +140,7 @@ def test_a_person_starts_sees_searches_overlays_and_stops_runs(
     page.click("#columns")
     for column in ("place", "tag.kind"):
         page.click(f'[data-column="{column}"]')
-    page.click("#choose button", "Show")
+    page.click("dialog button", "Show")
     page.click('[data-sort="tag.kind"]')
     page.see(".rows .row:first-child", lambda row: "bad" in row.text)
     page.click('[data-sort="tag.kind"]')

@@ -372,12 +372,14 @@ class Figure {
 
   chips() { // the legend: a chip a line, which switches it on and off; names, and the last values or those at the pointer
     this.values = new Map();
+    const held = this.legend.contains(document.activeElement) ? document.activeElement.dataset.line : null;
     const chips = this.lines.map(line => {
       const value = make("b", {}, line.more || short(line.last)), odd = {};
       for (const [, kind, count] of line.odd) odd[kind] = (odd[kind] || 0) + count;
       const said = Object.entries(odd).map(([kind, count]) => count + " " + kind).join(", ");
       const chip = button("", () => this.toggle(line.name), "chip");
       chip.setAttribute("aria-pressed", String(!this.hidden.has(line.name)));
+      chip.dataset.line = line.name;
       chip.append(sample(line.colour), line.name + " ", value, said ? make("span", { class: "bad" }, "▼ " + said + ", the first at " + this.spec.axis + " " + this.at(line.odd[0][0])) : "");
       this.values.set(line.name, [value, line]);
       return chip;
@@ -387,6 +389,7 @@ class Figure {
     for (const [, kind] of this.spec.events || []) counted[kind] = (counted[kind] || 0) + 1;
     const happened = Object.entries(counted).map(([kind, count]) => make("span", { class: "event " + (GRAVE[kind] || "") }, "▲ " + count + " " + kind + (count > 1 ? "s" : "")));
     this.legend.replaceChildren(this.place, ...chips, ...happened, ...((this.spec.once || []).length ? [make("span", {}, "once: " + this.spec.once.join(", "))] : []));
+    if (held !== null) chips.find(chip => chip.dataset.line === held)?.focus();
   }
 
   at(x) { return this.spec.axis === "time" ? lasting(x) : short(x); }
@@ -395,8 +398,6 @@ class Figure {
     if (this.acts.toggle && !this.look.group) { this.acts.toggle(name); return; }
     if (this.own.has(name)) this.own.delete(name); else this.own.add(name);
     this.redraw();
-    const again = [...this.legend.querySelectorAll("button")].find(one => one.textContent.startsWith(name + " "));
-    if (again) again.focus();
   }
 
   tell(x) { // the values at a place, the last ones where it is null

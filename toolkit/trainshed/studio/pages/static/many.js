@@ -18,7 +18,11 @@ class Many {
       group: () => this.grouping(), colour: name => this.places.get(name) ?? 0, toggle: name => this.toggle(this.places.get(name)),
     });
     this.legend = make("div", { class: "legend", id: "overlaid" });
-    this.tabs = make("nav", { class: "tabs", "aria-label": "views" });
+    this.tabs = make("nav", { class: "tabs", "aria-label": "views" }, ...Object.entries(VIEWS).map(([view, words]) => {
+      const tab = button(words, () => { this.set("view", view); this.show(); }, "tab");
+      tab.dataset.view = view;
+      return tab;
+    }));
     this.body = make("div");
     const columns = Object.keys(told.columns).filter(name => new Set(told.columns[name].map(String)).size > 1);
     const groups = chooser("group", "group by", [["", "each run by itself"], ...columns.map(name => [name, "grouped by " + name])], this.look.group, value => { this.set("group", value); this.curves.draw(); });
@@ -58,12 +62,7 @@ class Many {
   }
 
   show() {
-    this.tabs.replaceChildren(...Object.entries(VIEWS).map(([view, words]) => {
-      const tab = button(words, () => { this.set("view", view); this.show(); }, "tab");
-      tab.dataset.view = view;
-      if (view === this.look.view) tab.setAttribute("aria-current", "true");
-      return tab;
-    }));
+    for (const tab of this.tabs.children) if (tab.dataset.view === this.look.view) tab.setAttribute("aria-current", "true"); else tab.removeAttribute("aria-current");
     this.runs();
     this.view();
   }

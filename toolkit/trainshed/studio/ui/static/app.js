@@ -48,7 +48,7 @@ function askForToken(message) {
   const field = make("input", { id: "token", placeholder: "token", autocomplete: "off" });
   const enter = () => { localStorage.setItem(TOKEN, field.value.trim()); trouble(null); route(); };
   field.addEventListener("keydown", event => { if (event.key === "Enter") enter(); });
-  main.replaceChildren(make("div", { class: "card" }, make("h2", {}, "Who asks?"), make("p", {}, message),
+  put(make("div", { class: "card" }, make("h2", {}, "Who asks?"), make("p", {}, message),
     make("div", { class: "bar" }, field, button("Enter", enter, "main"))));
 }
 
@@ -161,7 +161,7 @@ function showList() {
   const wrong = make("span", { class: "bad", id: "wrong", role: "status" });
   const head = make("div", { class: "row head" }), space = make("div");
   const list = make("div", { class: "rows", id: "rows", tabindex: "0" }, space);
-  main.replaceChildren(make("h1", { class: "unseen" }, "Runs"), make("div", { class: "bar" }, words, states, columns, groups, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
+  put(make("h1", { class: "unseen" }, "Runs"), make("div", { class: "bar" }, words, states, columns, groups, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
   let rows = [], fit = null, refused = "", asked = 0;
 
   function heads() {
@@ -172,12 +172,13 @@ function showList() {
     groups.value = runs.columns.some(([name]) => name === look.group) ? look.group : "";
     const all = make("input", { type: "checkbox", id: "all", "aria-label": "choose the first 100 that are shown" });
     all.addEventListener("change", () => { choose(rows.flatMap(row => row.members || [row]).slice(0, 100), all.checked); window_(); });
-    head.replaceChildren(all, ...runs.columns.map(([name]) => {
+    keepingFocus(() => head.replaceChildren(all, ...runs.columns.map(([name]) => {
       const down = look.sort === "-" + name, mark = down ? " ▾" : look.sort === name ? " ▴" : "";
       const sorter = button(called(name) + mark, () => { look.sort = look.sort === name ? "-" + name : look.sort === "-" + name ? name : name === "started" ? "-" + name : name; keepLook(); heads(); draw(); });
       sorter.dataset.sort = name;
+      sorter.id = "sort-" + name;
       return make("span", { title: name }, sorter);
-    }));
+    })));
   }
 
   function draw() {
@@ -206,7 +207,7 @@ function showList() {
       one.style.top = number * ROW + "px";
       drawn.push(one);
     }
-    space.replaceChildren(...drawn);
+    keepingFocus(() => space.replaceChildren(...drawn));
   }
 
   function choose(some, on) {
@@ -256,6 +257,7 @@ function showList() {
   });
   states.addEventListener("change", () => { look.state = states.value; keepLook(); list.scrollTop = 0; draw(); });
   list.addEventListener("scroll", window_);
+  new ResizeObserver(window_).observe(list);
   heads();
   draw();
   filter().catch(trouble);
@@ -275,12 +277,17 @@ async function chooseColumns(take) {
       return make("label", { class: "box", "data-column": name }, box, called(name));
     })));
   find.addEventListener("input", () => { for (const box of boxes) box.parentElement.hidden = !box.value.toLowerCase().includes(find.value.toLowerCase()); });
-  const box = make("dialog", { id: "choose", "aria-label": "columns" }, make("h2", {}, "Columns"), find, make("div", { class: "choices" }, ...parts));
+  const box = dialog("Columns", find, make("div", { class: "choices" }, ...parts));
   const kept = () => [...runs.columns.map(([name]) => name).filter(name => boxes.some(one => one.value === name && one.checked)), ...boxes.filter(one => one.checked && !on.has(one.value)).map(one => one.value)];
   box.append(make("div", { class: "bar" }, button("Show", () => { box.close(); take(kept().join(",")); }, "main"), button("The usual", () => { box.close(); take(""); }), button("Close", () => box.close())));
-  box.addEventListener("close", () => box.remove());
-  document.body.append(box);
   box.showModal();
+}
+
+function dialog(title, ...inside) { // when it closes, who opened it is where they were, also where that was drawn anew
+  const held = document.activeElement, box = make("dialog", { "aria-label": title }, make("h2", {}, title), ...inside);
+  box.addEventListener("close", () => { box.remove(); focusAgain(held); });
+  document.body.append(box);
+  return box;
 }
 
 function where(text) {
@@ -293,7 +300,7 @@ function where(text) {
 async function showRun(key, tab, query) {
   const path = "/api/runs/" + encodeURIComponent(key);
   let told;
-  try { told = await ask(path); } catch (error) { trouble(error); if (error.status !== 401) main.replaceChildren(card("", make("p", {}, error.message))); return; }
+  try { told = await ask(path); } catch (error) { trouble(error); if (error.status !== 401) put(card("", make("p", {}, error.message))); return; }
   const view = shown;
   const top = make("div", { class: "card" });
   const tabs = make("nav", { class: "tabs", "aria-label": "parts of the run" });
@@ -301,7 +308,7 @@ async function showRun(key, tab, query) {
   const fail = make("div");
   const body = make("div");
   const labels = new Labels(path, async () => { told = await ask(path); head(); });
-  main.replaceChildren(top, fail, labels.element, tabs, body);
+  put(top, fail, labels.element, tabs, body);
   where(told.run.name + (tab === "curves" ? "" : " · " + tab));
   let failed = "";
 
@@ -413,21 +420,17 @@ function phases(list) {
 async function clone(path, act) {
   try {
     const { text } = await ask(path + "/clone");
-    const box = make("dialog", { "aria-label": "job file" }, make("h2", {}, "The job file that repeats this run"), make("pre", { id: "job-file" }, text),
+    const box = dialog("The job file that repeats this run", make("pre", { id: "job-file", tabindex: 0, "aria-label": "job file" }, text),
       make("p", { class: "soft" }, "The same as: trainshed clone RUN > job.yaml"));
     box.append(make("div", { class: "bar" }, button("Run it again", () => { box.close(); act("again", {}); }, "main"),
       button("Copy", () => navigator.clipboard && navigator.clipboard.writeText(text)), button("Close", () => box.close())));
-    box.addEventListener("close", () => box.remove());
-    document.body.append(box);
     box.showModal();
   } catch (error) { trouble(error); }
 }
 
 function confirmed(question, what, word, act) {
-  const box = make("dialog", { "aria-label": question }, make("h2", {}, question), make("p", { class: "soft" }, what));
+  const box = dialog(question, make("p", { class: "soft" }, what));
   box.append(make("div", { class: "bar" }, button("Close", () => box.close()), button(word, () => { box.close(); act(); }, "danger")));
-  box.addEventListener("close", () => box.remove());
-  document.body.append(box);
   box.showModal();
 }
 
@@ -585,8 +588,10 @@ async function files(body, path, key) {
         }
         return [name, one.kind === "link" ? "→ " + one.link : one.kind === "file" ? bytes(one.size) : "", moment(one.changed)];
       });
+      const inside = body.contains(document.activeElement);
       body.replaceChildren(card("", make("div", { class: "bar" }, ...crumbs), table(rows, ["name", "size", "changed"]),
         told.more ? make("p", { class: "soft" }, told.more + " more") : null));
+      if (inside) crumbs[crumbs.length - 1].focus();
     } catch (error) { trouble(error); }
   }
   show("");
@@ -598,9 +603,9 @@ async function showOverlay(runs, query) {
   where("overlay");
   const view = shown, told = await ask("/api/together", { runs }).catch(trouble);
   if (!told || view !== shown) return;
-  if (!told.runs.length) { main.replaceChildren(card("", make("p", {}, "these runs are not here (any more)"))); return; }
+  if (!told.runs.length) { put(card("", make("p", {}, "these runs are not here (any more)"))); return; }
   const many = new Many(told, asked => ask("/api/overlay", { ...asked, runs }), { query, keep: keepQuery, trouble, link: key => "#/run/" + key });
-  main.replaceChildren(many.element);
+  put(many.element);
   repeat(async () => (await many.read()) || 3000);
 }
 
