@@ -95,7 +95,8 @@ class Many {
   _parameters() {
     const { columns, metrics, importance } = this.told, names = Object.keys(metrics);
     if (!names.length) return [make("div", { class: "card" }, make("p", {}, "none of these runs has a metric"))];
-    const metric = names.includes(this.look.metric) ? this.look.metric : names[0], on = this.on();
+    const on = this.on(), had = name => on.filter(([, at]) => typeof metrics[name][at] === "number").length, most = names.reduce((best, name) => had(name) > had(best) ? name : best);
+    const metric = names.includes(this.look.metric) ? this.look.metric : most;
     const axes = [...Object.keys(columns), ...names].filter(name => name !== metric), x = axes.includes(this.look.x) ? this.look.x : axes[0] || "";
     const value = (name, at) => (columns[name] || metrics[name])[at], finite = one => typeof one === "number" ? one : null;
     const differing = Object.keys(columns).filter(name => name.startsWith("hp.") && new Set(on.map(([, at]) => String(columns[name][at]))).size > 1).slice(0, 14);
