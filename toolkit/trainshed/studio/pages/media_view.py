@@ -90,7 +90,8 @@ def _histogram(told: dict[str, Any]) -> Shown:
 def _figure(told: dict[str, Any]) -> Shown:
     """A figure of plotly: the traces that are drawn here, and the kinds of the others."""
     names: dict[str, int] = {}  # categories across -> their places
-    traces, others = [], []
+    traces: list[dict[str, Any]] = []
+    others = []
     for one in entries(told["data"])[:_MOST_TRACES]:
         kind = str(one.get("type") or "scatter")
         if kind not in ("scatter", "scattergl", "bar"):
