@@ -223,6 +223,16 @@ def test_every_metric_of_a_run_has_a_chart_that_is_drawn_when_seen(site: Site, p
     page.see('[data-group="grad"]:not([open])')
 
 
+def test_an_address_of_runs_that_are_gone_says_so(site: Site, browser: Any) -> None:
+    page = Page(browser)
+    browser.get(site.address)
+    for address in ("#/run/ffff", "#/overlay/ffff"):
+        page.click("#pages a", "Storage")
+        page.see("h1", lambda title: title.text == "Storage")
+        browser.execute_script("location.hash = arguments[0]", address)
+        page.see("main .card", lambda card: "(any more)" in card.text)
+
+
 @pytest.mark.safety
 def test_the_page_asks_for_the_token_where_it_is_missing(site: Site, browser: Any) -> None:
     page = Page(browser)

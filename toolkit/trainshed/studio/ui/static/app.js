@@ -39,6 +39,15 @@ async function ask(path, body) {
   return told;
 }
 
+async function askOrSay(path, body) { // what keeps a page from being drawn stands in its place
+  const view = shown;
+  try { return await ask(path, body); } catch (error) {
+    trouble(error);
+    if (view === shown && error.status !== 401) put(card("", make("p", {}, error.message)));
+    return null;
+  }
+}
+
 function trouble(error) {
   document.getElementById("trouble").textContent = error ? error.message : "";
   if (error && error.status === 401 && !document.getElementById("token")) askForToken(error.message);
@@ -120,7 +129,7 @@ function keepLook() { // so that the address can be kept and sent on
   history.replaceState(null, "", address);
 }
 
-const called = name => name.replace(/^(metric|hp|tag)\.(?=.)/, "");
+const called = name => name.replace(/^(metric|hp|tag)\.(?=.)/, "").replace(/^`(.*)`$/, "$1"); // the language quotes odd names
 
 const CELLS = { // by kind of the column
   time: value => make("span", { class: "soft", title: moment(value) }, ago(value)),
@@ -299,9 +308,9 @@ function where(text) {
 
 async function showRun(key, tab, query) {
   const path = "/api/runs/" + encodeURIComponent(key);
-  let told;
-  try { told = await ask(path); } catch (error) { trouble(error); if (error.status !== 401) put(card("", make("p", {}, error.message))); return; }
   const view = shown;
+  let told = await askOrSay(path);
+  if (!told || view !== shown) return;
   const top = make("div", { class: "card" });
   const tabs = make("nav", { class: "tabs", "aria-label": "parts of the run" });
   for (const name of ["curves", "media", "machine", "logs", "files", "lineage", "settings"]) tabs.append(make("a", { href: "#/run/" + key + "/" + name, class: name === tab ? "on" : null, "aria-current": name === tab ? "true" : null }, name));
@@ -601,7 +610,7 @@ async function files(body, path, key) {
 
 async function showOverlay(runs, query) {
   where("overlay");
-  const view = shown, told = await ask("/api/together", { runs }).catch(trouble);
+  const view = shown, told = await askOrSay("/api/together", { runs });
   if (!told || view !== shown) return;
   if (!told.runs.length) { put(card("", make("p", {}, "these runs are not here (any more)"))); return; }
   const many = new Many(told, asked => ask("/api/overlay", { ...asked, runs }), { query, keep: keepQuery, trouble, link: key => "#/run/" + key });
