@@ -114,10 +114,9 @@ class Many {
 
 function manyOfFile() { // of a file: what the page asks its server for lies in it
   const held = JSON.parse(document.getElementById("told").textContent), place = document.getElementById("many");
-  const source = async ({ axis, known, seen, title }) => {
-    const all = Object.values(held.charts).map(chart => chart[axis] || chart[""]);
-    const wanted = chart => title ? chart.title === title : known[chart.title] !== chart.count && seen.includes(chart.title);
-    return { titles: all.map(chart => chart.title), charts: all.filter(wanted), whole: true };
+  const source = async asked => {
+    const all = Object.values(held.charts).map(chart => chart[asked.axis] || chart[""]);
+    return { titles: all.map(chart => chart.title), charts: askedFor(all, asked), whole: true };
   };
   const many = new Many(held.told, source, { query: location.hash.slice(1), keep: query => history.replaceState(null, "", "#" + query), trouble: error => { throw error; } });
   place.replaceChildren(many.element);
