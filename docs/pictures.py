@@ -265,7 +265,7 @@ def a_report(window: Window) -> None:
 # The picture, what has to be there for it, how it comes, its height.
 SHOTS: dict[str, tuple[tuple[str, ...], Callable[[Window], None], int]] = {
     "ui-list": (tuple(SIGHTS), the_list, 420),
-    "ui-run": (("live",), a_run, 820),
+    "ui-run": (("live",), a_run, 960),
     "ui-machine": (("waits",), a_machine, 1380),
     "ui-overlay": (("rates",), an_overlay, 820),
     "ui-parameters": (("rates",), parameters, 1000),
