@@ -17,6 +17,34 @@ import pytest
 from support.runner_project import Project, project
 
 __all__ = ["project"]
+SCRIPT = """\
+import os, sys, time
+rate, hold = float(os.environ.get("SM_HP_RATE", 0.5)), os.environ["HOLD"]
+print(f"metric loss={rate} step=1", flush=True)
+with open(os.environ["SM_MODEL_DIR"] + "/rate", "w") as file:
+    file.write(str(rate))
+while rate == 0.9 and os.path.exists(hold):
+    time.sleep(0.05)
+"""
+TUNE = """\
+job: {program: train.py, environment: {HOLD: HOLD_FILE}}
+search: {rate: [0.3, 0.1, 0.9]}
+objective: minimize loss
+strategy: grid
+"""
+STEPS = """\
+steps:
+  first:
+    run: {program: train.py, environment: {HOLD: HOLD_FILE}, channels: {train: data}}
+  second:
+    run:
+      program: train.py
+      environment: {HOLD: HOLD_FILE}
+      channels:
+        model: ${steps.first.model}
+  keep:
+    register: {model: digits, from: second, stage: champion}
+"""
 
 
 @dataclass(frozen=True)
@@ -78,6 +106,25 @@ def site(project: Project, mine: dict[str, str]) -> Iterator[Site]:
     process = project.start("ui", **mine)
     yield served(process)
     end(process)
+
+
+@pytest.fixture
+def filled(project: Project, mine: dict[str, str], tmp_path: Path) -> Project:
+    """A project with a pipeline that is over."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    project.write({"train.py": SCRIPT, "data/one": "1", "notes.txt": "x"})
+    project.write(
+        {name: text.replace("HOLD_FILE", str(hold)) for name, text in (("tune.yaml", TUNE), ("steps.yaml", STEPS))}
+    )
+    done = project.trainshed("steps", "run", "steps.yaml", **environment(mine, tmp_path))
+    assert done.status == 0, done.output
+    return project
+
+
+def environment(mine: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """Variables of that user, who has a model store."""
+    return {**mine, "TRAINSHED_MODEL_STORE": str(tmp_path / "store")}
 
 
 def served(process: subprocess.Popen[str]) -> Site:

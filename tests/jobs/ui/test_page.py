@@ -140,7 +140,7 @@ def test_a_person_starts_sees_searches_overlays_and_stops_runs(
     page.click("#columns")
     for column in ("place", "tag.kind"):
         page.click(f'[data-column="{column}"]')
-    page.click("#choose button", "Show")
+    page.click("dialog button", "Show")
     page.click('[data-sort="tag.kind"]')
     page.see(".rows .row:first-child", lambda row: "bad" in row.text)
     page.click('[data-sort="tag.kind"]')
@@ -221,6 +221,16 @@ def test_every_metric_of_a_run_has_a_chart_that_is_drawn_when_seen(site: Site, p
     page.see("#find-chart").send_keys("m0")
     page.click('[data-group="grad"] summary', "grad (1)")
     page.see('[data-group="grad"]:not([open])')
+
+
+def test_an_address_of_runs_that_are_gone_says_so(site: Site, browser: Any) -> None:
+    page = Page(browser)
+    browser.get(site.address)
+    for address in ("#/run/ffff", "#/overlay/ffff"):
+        page.click("#pages a", "Storage")
+        page.see("h1", lambda title: title.text == "Storage")
+        browser.execute_script("location.hash = arguments[0]", address)
+        page.see("main .card", lambda card: "(any more)" in card.text)
 
 
 @pytest.mark.safety

@@ -1,4 +1,4 @@
-"""Further pages in a real browser: tunings, pipelines, models, lineage, data, storage; each read by axe, and on a phone."""
+"""Further pages in a real browser: tunings, pipelines, models, lineage, data, storage; shared, and behind a proxy."""
 
 from __future__ import annotations
 
@@ -14,61 +14,11 @@ from typing import Any
 
 import pytest
 
-from support.axe import findings
 from support.run_folders import lay_run
 from support.runner_project import Project, wait_until
 
-from .conftest import Site, end, served
+from .conftest import Site, end, environment, served
 from .test_page import Page
-
-SCRIPT = """\
-import os, sys, time
-rate, hold = float(os.environ.get("SM_HP_RATE", 0.5)), os.environ["HOLD"]
-print(f"metric loss={rate} step=1", flush=True)
-with open(os.environ["SM_MODEL_DIR"] + "/rate", "w") as file:
-    file.write(str(rate))
-while rate == 0.9 and os.path.exists(hold):
-    time.sleep(0.05)
-"""
-TUNE = """\
-job: {program: train.py, environment: {HOLD: HOLD_FILE}}
-search: {rate: [0.3, 0.1, 0.9]}
-objective: minimize loss
-strategy: grid
-"""
-STEPS = """\
-steps:
-  first:
-    run: {program: train.py, environment: {HOLD: HOLD_FILE}, channels: {train: data}}
-  second:
-    run:
-      program: train.py
-      environment: {HOLD: HOLD_FILE}
-      channels:
-        model: ${steps.first.model}
-  keep:
-    register: {model: digits, from: second, stage: champion}
-"""
-PAGES = ("runs", "tunings", "pipelines", "models", "data", "storage")
-TABS = ("curves", "machine", "logs", "files", "lineage", "settings")
-
-
-@pytest.fixture
-def filled(project: Project, mine: dict[str, str], tmp_path: Path) -> Project:
-    """A project with a pipeline that is over."""
-    hold = tmp_path / "hold"
-    hold.touch()
-    project.write({"train.py": SCRIPT, "data/one": "1", "notes.txt": "x"})
-    project.write(
-        {name: text.replace("HOLD_FILE", str(hold)) for name, text in (("tune.yaml", TUNE), ("steps.yaml", STEPS))}
-    )
-    done = project.trainshed("steps", "run", "steps.yaml", **environment(mine, tmp_path))
-    assert done.status == 0, done.output
-    return project
-
-
-def environment(mine: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    return {**mine, "TRAINSHED_MODEL_STORE": str(tmp_path / "store")}
 
 
 def link(page: Page, words: str) -> str:
@@ -190,36 +140,6 @@ def test_tags_notes_and_removal(site: Site, project: Project, browser: Any) -> N
     page.click("dialog button", "Remove it")
     page.see("#count", lambda count: count.text == "0 runs")
     assert not (project.folder / "runs/one").exists()
-
-
-def test_axe_finds_nothing_and_a_phone_shows_all(
-    filled: Project, browser: Any, mine: dict[str, str], tmp_path: Path
-) -> None:
-    process = filled.start("ui", **environment(mine, tmp_path))
-    site, page = served(process), Page(browser)
-    screen = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-    browser.get(site.address)
-    run = f"#/run/{site.row('steps-second-1')['key']}"
-    wrong: dict[str, Any] = {}
-
-    def look(what: str) -> None:
-        page.see("#pages [aria-current]")
-        page.see("main h1, main h2, dialog h2")
-        wide = browser.execute_script("return document.documentElement.scrollWidth")
-        if (found := findings(browser)) or wide > 390:
-            wrong[what] = (wide, found)
-
-    for address in (*(f"#/{name}" for name in PAGES), *(f"{run}/{tab}" for tab in TABS)):
-        browser.execute_script("location.hash = arguments[0]", address)
-        look(address)
-    page.click("#remove")
-    look("the question")
-    browser.execute_script("document.querySelector('dialog').close(); location.hash = '#/pipelines'")
-    page.click("main a", "steps")
-    look("a pipeline")
-    assert wrong == {}
-    end(process)
 
 
 def test_a_copy_opens_without_a_server(filled: Project, browser: Any, mine: dict[str, str], tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import re
 import pytest
 
 from trainshed.studio.pages import engine
+from trainshed.studio.pages.chart import Chart, Line, spec
 from trainshed.studio.pages.markup import document
+from trainshed.studio.pages.thin import thin
 
 CARDS = ("#ffffff", "#191f29")  # behind the lines, by day and by night
 
@@ -72,3 +74,9 @@ def test_the_engine_is_in_a_page_that_has_figures_once_and_without_comments() ->
     assert with_figures.count("<script>") == 1 and "script-src 'sha256-" in with_figures
     assert "<script" not in without and "script-src" not in without
     assert not re.search(r"^\s*//", engine.script("curves", "many"), re.MULTILINE) and len(engine.script()) < 32_000
+
+
+def test_an_axis_that_begins_at_zero_says_so() -> None:
+    told = spec(Chart("CPU", (Line("all cores", thin([0, 1], [99, 100], 20)),), least=0.0, most=100.0))
+
+    assert (told["least"], told["most"]) == (0, 100) and "plain" not in told and "once" not in told

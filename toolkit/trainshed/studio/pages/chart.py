@@ -69,7 +69,7 @@ def spec(chart: Chart) -> dict[str, Any]:
         "least": chart.least, "most": chart.most, "once": list(chart.once), "events": [list(one) for one in chart.events],
         "plain": chart.simple,
     }  # fmt: skip
-    told |= {name: value for name, value in optional.items() if value not in (None, [], False)}
+    told |= {name: value for name, value in optional.items() if value is not False and value not in (None, [])}
     return told | {"lines": [_plain(line) for line in chart.lines]}
 
 

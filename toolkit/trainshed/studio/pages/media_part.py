@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+from .engine import figure
 from .markup import bounded, more, section, table, text
 from .media_view import PICTURES, Shown, shown, words_of_place
 
@@ -61,6 +62,7 @@ def _one(medium: Medium, all_of_name: Sequence[Medium]) -> str:
         told = Shown(said="its file is gone")
     said = ", ".join(filter(None, (where, medium.caption, told.said, f"without {medium.cut}" if medium.cut else "")))
     body = f'<img src="{told.source}" alt="{text(medium.caption or medium.name)}">' if told.source else ""
+    body += figure(told.figure) if told.figure else ""
     body += f"<pre>{text(told.text, _LONGEST_TEXT)}</pre>" if told.text else ""
     body += table(told.rows[:_MOST_ROWS], told.columns) + more(len(told.rows[_MOST_ROWS:]))
     return f'<p class="note">{text(said)}</p>{body}'

@@ -21,7 +21,7 @@ STYLE = (
     ".scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}"
     "th,td{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--line);vertical-align:top;"
     "overflow-wrap:anywhere}th{color:var(--soft);font-weight:500}table.pairs td:first-child{width:34%;color:var(--soft)}"
-    "tr:last-child td{border-bottom:0}table.numbers td+td,table.numbers th+th{text-align:right;padding:5px 0 5px 12px}"
+    "tbody tr:last-child>*{border-bottom:0}table.numbers td+td,table.numbers th+th{text-align:right;padding:5px 0 5px 12px}"
     "pre{margin:8px 0 0;padding:12px;border-radius:8px;background:var(--back);border:1px solid var(--line);overflow:auto;"
     "max-height:420px;font:12.5px/1.45 ui-monospace,'DejaVu Sans Mono',Menlo,monospace;white-space:pre-wrap;"
     "overflow-wrap:anywhere}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MOST_HOSTS = 16
-_COLOURS = dict(zip(ACCOUNTS, ("k6", "k1", "k4", "k4", "k2", "k5", "k5", "k3", "k7", "k7", "k1", "k6", "k7"), strict=True))
+_COLOURS = dict(zip(ACCOUNTS, map("k{}".format, (6, 1, 4, 9, 2, 5, 0, 3, 10, 14, 22, 12, 7)), strict=True))
 
 
 def draw_spent(goodput: dict[str, Any], note: str = "") -> str:

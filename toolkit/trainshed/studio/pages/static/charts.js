@@ -3,8 +3,9 @@
 //   figure(spec, look, acts) -> { element, draw(spec, look) }    a chart that is drawn for the width it has, again when that changes
 //
 // spec, a value of JSON; `kind` says which row of DRAW draws it, `title` stands above:
-//   lines     axis, lines: [{name, x, y, mean?, odd, last, more?, colour?}], once?, events?: [[x, kind, words]], least?, most?, note?
+//   lines     axis, lines: [{name, x, y, mean?, odd, last, more?, colour?, mode?}], once?, events?: [[x, kind, words]], least?, most?, note?
 //             y is null where the line breaks; odd: [[x, "NaN", count]]; mean: of all values for which a thinned point stands
+//             mode: "bar" or "markers" for what is not a line; names?: of the places 0, 1, ... across; plain?: neither smoothed nor logarithmic
 //   bars      rows: [{name, spans: [[start, end, colour, within, words]], marks: [[x, words]]}], unit?, seconds?
 //   points    across, up (names), points: [[x, y, colour, words, key?]], line?: [[x, y]], logs?: of both axes; x may be a text
 //   parallel  axes: [{name, down?, logs?}], rows: [{name, values, colour, weak?}]; a value is a number, a text or null
@@ -50,7 +51,7 @@ function sample(number) { // of a line, for a legend
 function short(value) {
   if (typeof value !== "number") return String(value);
   const size = Math.abs(value);
-  if (size && (size >= 1e6 || size < 1e-4)) return value.toExponential(2).replace("e+", "e");
+  if (size && (size >= 1e6 || size < 1e-4)) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
   return String(Number(value.toPrecision(4)));
 }
 
@@ -215,10 +216,12 @@ function trace(x, y, across, up, log, logx) { // the line as a path, and points 
 function drawLines(spec, look, width, own) {
   const left = 54, right = width - 12, top = 16, height = 230, bottom = height - 34;
   const shown = own.lines.filter(line => !own.hidden.has(line.name)), log = look.log && !spec.plain, seconds = spec.axis === "time";
-  const xs = own.range || ends(shown.map(line => line.x), look.logx), inside = own.range ? shown.map(line => within(line, own.range)) : shown;
+  const bars = shown.filter(line => line.mode === "bar"), wide = widest(bars.flatMap(line => line.x)), part = .92 / bars.length;
+  const xs = own.range || ends(shown.map(line => line.x), look.logx).map((end, at) => bars.length ? end + (at - .5) * wide : end), inside = own.range ? shown.map(line => within(line, own.range)) : shown;
   const ys = ends(inside.flatMap(line => line.sum ? [line.low, line.high] : [line.y]), log);
   const kind = seconds ? "clock" : "linear", logx = look.logx && xs[0] > 0;
   const across = xs[0] <= xs[1] ? axis(xs[0], xs[1], left, right, logx ? "log" : kind, Math.max(3, width / 90), xs[1] > xs[0]) : axis(0, 1, left, right);
+  if (spec.names) across.marks = spec.names.map((name, at) => [at, name]).filter(([at]) => at >= across.low && at <= across.high && at % Math.ceil(spec.names.length * 90 / width) === 0);
   if (spec.least !== undefined && spec.least !== null) ys[0] = Math.min(ys[0], spec.least);
   if (spec.most !== undefined && spec.most !== null) ys[1] = Math.max(ys[1], spec.most);
   const empty = !(ys[0] <= ys[1]), up = empty ? axis(0, 1, bottom, top) : axis(ys[0], ys[1], bottom, top, log ? "log" : "linear");
@@ -226,10 +229,15 @@ function drawLines(spec, look, width, own) {
   for (const line of shown) {
     const hue = paint(line.colour), level = line.sum ? 0 : spec.plain || line.y.length < 50 ? 0 : look.smooth || 0;
     if (line.sum && line.low.some((low, at) => low !== line.high[at])) parts.append(shape("path", { class: "band " + hue, d: band(line, across, up, log, logx) }));
-    const [path, alone] = trace(line.x, line.y, across, up, log, logx);
+    if (line.mode === "bar") {
+      const edge = x => across.place(x + wide * part * (bars.indexOf(line) - bars.length / 2)).toFixed(1), shapes = line.x.map((x, at) => line.y[at] === null ? "" : "M" + edge(x) + "," + up.place(0).toFixed(1) + "V" + up.place(line.y[at]).toFixed(1) + "H" + edge(x + wide * part) + "V" + up.place(0).toFixed(1) + "Z");
+      parts.append(shape("path", { class: "f " + hue, d: shapes.join("") }));
+      continue;
+    }
+    const points = line.mode === "markers", [path, alone] = points ? ["", []] : trace(line.x, line.y, across, up, log, logx);
     if (path) parts.append(shape("path", { class: "ln " + hue + (level ? " raw" : ""), d: path, "stroke-dasharray": level ? null : dash(line.colour) }));
     if (level) parts.append(shape("path", { class: "ln smo " + hue, d: trace(line.x, smoothed(line.mean || line.y, level), across, up, log, logx)[0], "stroke-dasharray": dash(line.colour) }));
-    const dots = line.x.length <= 12 ? line.x.flatMap((x, at) => line.y[at] === null || log && line.y[at] <= 0 || logx && x <= 0 ? [] : [across.place(x).toFixed(1) + "," + up.place(line.y[at]).toFixed(1)]) : alone.slice(0, 100);
+    const dots = points || line.x.length <= 12 ? line.x.flatMap((x, at) => line.y[at] === null || log && line.y[at] <= 0 || logx && x <= 0 ? [] : [across.place(x).toFixed(1) + "," + up.place(line.y[at]).toFixed(1)]) : alone.slice(0, 100);
     for (const dot of dots) { const [cx, cy] = dot.split(","); parts.append(shape("circle", { class: "f " + hue, cx, cy, r: 2.6 })); }
   }
   const drawable = x => x >= across.low && x <= across.high && (!logx || x > 0);
@@ -240,6 +248,11 @@ function drawLines(spec, look, width, own) {
   own.watch(chart, across, left, right, top, bottom);
   return chart;
 }
+
+const widest = places => { // how wide bars at these places may be
+  const several = [...new Set(places)].sort((a, b) => a - b);
+  return several.length > 1 ? Math.min(...several.slice(1).map((place, at) => place - several[at])) : 1;
+};
 
 function within(line, [low, high]) {
   const from = found(line.x, low), to = found(line.x, high * (1 + 1e-12)), part = list => list && list.slice(from, to);
@@ -372,12 +385,14 @@ class Figure {
 
   chips() { // the legend: a chip a line, which switches it on and off; names, and the last values or those at the pointer
     this.values = new Map();
+    const held = this.legend.contains(document.activeElement) ? document.activeElement.dataset.line : null;
     const chips = this.lines.map(line => {
       const value = make("b", {}, line.more || short(line.last)), odd = {};
       for (const [, kind, count] of line.odd) odd[kind] = (odd[kind] || 0) + count;
       const said = Object.entries(odd).map(([kind, count]) => count + " " + kind).join(", ");
       const chip = button("", () => this.toggle(line.name), "chip");
       chip.setAttribute("aria-pressed", String(!this.hidden.has(line.name)));
+      chip.dataset.line = line.name;
       chip.append(sample(line.colour), line.name + " ", value, said ? make("span", { class: "bad" }, "▼ " + said + ", the first at " + this.spec.axis + " " + this.at(line.odd[0][0])) : "");
       this.values.set(line.name, [value, line]);
       return chip;
@@ -387,6 +402,7 @@ class Figure {
     for (const [, kind] of this.spec.events || []) counted[kind] = (counted[kind] || 0) + 1;
     const happened = Object.entries(counted).map(([kind, count]) => make("span", { class: "event " + (GRAVE[kind] || "") }, "▲ " + count + " " + kind + (count > 1 ? "s" : "")));
     this.legend.replaceChildren(this.place, ...chips, ...happened, ...((this.spec.once || []).length ? [make("span", {}, "once: " + this.spec.once.join(", "))] : []));
+    if (held !== null) chips.find(chip => chip.dataset.line === held)?.focus();
   }
 
   at(x) { return this.spec.axis === "time" ? lasting(x) : short(x); }
@@ -395,8 +411,6 @@ class Figure {
     if (this.acts.toggle && !this.look.group) { this.acts.toggle(name); return; }
     if (this.own.has(name)) this.own.delete(name); else this.own.add(name);
     this.redraw();
-    const again = [...this.legend.querySelectorAll("button")].find(one => one.textContent.startsWith(name + " "));
-    if (again) again.focus();
   }
 
   tell(x) { // the values at a place, the last ones where it is null

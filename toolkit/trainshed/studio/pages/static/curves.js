@@ -13,6 +13,9 @@ const USUAL = { find: "", axis: "", log: "", logx: "", smooth: "3" }; // what an
 const lookAt = (query, usual = USUAL) => { const given = new URLSearchParams(query || ""); return Object.fromEntries(Object.entries(usual).map(([name, text]) => [name, given.get(name) ?? text])); };
 const queryOf = (look, usual = USUAL) => new URLSearchParams(Object.entries(look).filter(([name, text]) => text !== usual[name]));
 
+// Of charts that are all here, those that are asked for: as ui/plots.py chooses them.
+const askedFor = (charts, { known, seen, title }) => charts.filter(one => title !== undefined ? one.title === title : (known || {})[one.title] !== one.count && (!seen || seen.includes(one.title)));
+
 function chooser(id, words, options, value, act) { // options: [value, text]
   const made = make("select", { id, "aria-label": words }, ...options.map(([value, text]) => make("option", { value }, text)));
   made.value = options.some(([one]) => one === value) ? value : options[0] ? options[0][0] : "";

@@ -18,7 +18,11 @@ class Many {
       group: () => this.grouping(), colour: name => this.places.get(name) ?? 0, toggle: name => this.toggle(this.places.get(name)),
     });
     this.legend = make("div", { class: "legend", id: "overlaid" });
-    this.tabs = make("nav", { class: "tabs", "aria-label": "views" });
+    this.tabs = make("nav", { class: "tabs", "aria-label": "views" }, ...Object.entries(VIEWS).map(([view, words]) => {
+      const tab = button(words, () => { this.set("view", view); this.show(); }, "tab");
+      tab.dataset.view = view;
+      return tab;
+    }));
     this.body = make("div");
     const columns = Object.keys(told.columns).filter(name => new Set(told.columns[name].map(String)).size > 1);
     const groups = chooser("group", "group by", [["", "each run by itself"], ...columns.map(name => [name, "grouped by " + name])], this.look.group, value => { this.set("group", value); this.curves.draw(); });
@@ -58,12 +62,7 @@ class Many {
   }
 
   show() {
-    this.tabs.replaceChildren(...Object.entries(VIEWS).map(([view, words]) => {
-      const tab = button(words, () => { this.set("view", view); this.show(); }, "tab");
-      tab.dataset.view = view;
-      if (view === this.look.view) tab.setAttribute("aria-current", "true");
-      return tab;
-    }));
+    for (const tab of this.tabs.children) if (tab.dataset.view === this.look.view) tab.setAttribute("aria-current", "true"); else tab.removeAttribute("aria-current");
     this.runs();
     this.view();
   }
@@ -96,7 +95,8 @@ class Many {
   _parameters() {
     const { columns, metrics, importance } = this.told, names = Object.keys(metrics);
     if (!names.length) return [make("div", { class: "card" }, make("p", {}, "none of these runs has a metric"))];
-    const metric = names.includes(this.look.metric) ? this.look.metric : names[0], on = this.on();
+    const on = this.on(), had = name => on.filter(([, at]) => typeof metrics[name][at] === "number").length, most = names.reduce((best, name) => had(name) > had(best) ? name : best);
+    const metric = names.includes(this.look.metric) ? this.look.metric : most;
     const axes = [...Object.keys(columns), ...names].filter(name => name !== metric), x = axes.includes(this.look.x) ? this.look.x : axes[0] || "";
     const value = (name, at) => (columns[name] || metrics[name])[at], finite = one => typeof one === "number" ? one : null;
     const differing = Object.keys(columns).filter(name => name.startsWith("hp.") && new Set(on.map(([, at]) => String(columns[name][at]))).size > 1).slice(0, 14);
@@ -114,10 +114,9 @@ class Many {
 
 function manyOfFile() { // of a file: what the page asks its server for lies in it
   const held = JSON.parse(document.getElementById("told").textContent), place = document.getElementById("many");
-  const source = async ({ axis, known, seen, title }) => {
-    const all = Object.values(held.charts).map(chart => chart[axis] || chart[""]);
-    const wanted = chart => title ? chart.title === title : known[chart.title] !== chart.count && seen.includes(chart.title);
-    return { titles: all.map(chart => chart.title), charts: all.filter(wanted), whole: true };
+  const source = async asked => {
+    const all = Object.values(held.charts).map(chart => chart[asked.axis] || chart[""]);
+    return { titles: all.map(chart => chart.title), charts: askedFor(all, asked), whole: true };
   };
   const many = new Many(held.told, source, { query: location.hash.slice(1), keep: query => history.replaceState(null, "", "#" + query), trouble: error => { throw error; } });
   place.replaceChildren(many.element);

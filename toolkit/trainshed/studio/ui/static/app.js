@@ -39,6 +39,15 @@ async function ask(path, body) {
   return told;
 }
 
+async function askOrSay(path, body) { // what keeps a page from being drawn stands in its place
+  const view = shown;
+  try { return await ask(path, body); } catch (error) {
+    trouble(error);
+    if (view === shown && error.status !== 401) put(card("", make("p", {}, error.message)));
+    return null;
+  }
+}
+
 function trouble(error) {
   document.getElementById("trouble").textContent = error ? error.message : "";
   if (error && error.status === 401 && !document.getElementById("token")) askForToken(error.message);
@@ -48,7 +57,7 @@ function askForToken(message) {
   const field = make("input", { id: "token", placeholder: "token", autocomplete: "off" });
   const enter = () => { localStorage.setItem(TOKEN, field.value.trim()); trouble(null); route(); };
   field.addEventListener("keydown", event => { if (event.key === "Enter") enter(); });
-  main.replaceChildren(make("div", { class: "card" }, make("h2", {}, "Who asks?"), make("p", {}, message),
+  put(make("div", { class: "card" }, make("h2", {}, "Who asks?"), make("p", {}, message),
     make("div", { class: "bar" }, field, button("Enter", enter, "main"))));
 }
 
@@ -120,7 +129,7 @@ function keepLook() { // so that the address can be kept and sent on
   history.replaceState(null, "", address);
 }
 
-const called = name => name.replace(/^(metric|hp|tag)\.(?=.)/, "");
+const called = name => name.replace(/^(metric|hp|tag)\.(?=.)/, "").replace(/^`(.*)`$/, "$1"); // the language quotes odd names
 
 const CELLS = { // by kind of the column
   time: value => make("span", { class: "soft", title: moment(value) }, ago(value)),
@@ -161,7 +170,7 @@ function showList() {
   const wrong = make("span", { class: "bad", id: "wrong", role: "status" });
   const head = make("div", { class: "row head" }), space = make("div");
   const list = make("div", { class: "rows", id: "rows", tabindex: "0" }, space);
-  main.replaceChildren(make("h1", { class: "unseen" }, "Runs"), make("div", { class: "bar" }, words, states, columns, groups, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
+  put(make("h1", { class: "unseen" }, "Runs"), make("div", { class: "bar" }, words, states, columns, groups, overlay, count, wrong), make("div", { class: "card runs" }, head, list));
   let rows = [], fit = null, refused = "", asked = 0;
 
   function heads() {
@@ -172,12 +181,13 @@ function showList() {
     groups.value = runs.columns.some(([name]) => name === look.group) ? look.group : "";
     const all = make("input", { type: "checkbox", id: "all", "aria-label": "choose the first 100 that are shown" });
     all.addEventListener("change", () => { choose(rows.flatMap(row => row.members || [row]).slice(0, 100), all.checked); window_(); });
-    head.replaceChildren(all, ...runs.columns.map(([name]) => {
+    keepingFocus(() => head.replaceChildren(all, ...runs.columns.map(([name]) => {
       const down = look.sort === "-" + name, mark = down ? " ▾" : look.sort === name ? " ▴" : "";
       const sorter = button(called(name) + mark, () => { look.sort = look.sort === name ? "-" + name : look.sort === "-" + name ? name : name === "started" ? "-" + name : name; keepLook(); heads(); draw(); });
       sorter.dataset.sort = name;
+      sorter.id = "sort-" + name;
       return make("span", { title: name }, sorter);
-    }));
+    })));
   }
 
   function draw() {
@@ -206,7 +216,7 @@ function showList() {
       one.style.top = number * ROW + "px";
       drawn.push(one);
     }
-    space.replaceChildren(...drawn);
+    keepingFocus(() => space.replaceChildren(...drawn));
   }
 
   function choose(some, on) {
@@ -256,6 +266,7 @@ function showList() {
   });
   states.addEventListener("change", () => { look.state = states.value; keepLook(); list.scrollTop = 0; draw(); });
   list.addEventListener("scroll", window_);
+  new ResizeObserver(window_).observe(list);
   heads();
   draw();
   filter().catch(trouble);
@@ -275,12 +286,17 @@ async function chooseColumns(take) {
       return make("label", { class: "box", "data-column": name }, box, called(name));
     })));
   find.addEventListener("input", () => { for (const box of boxes) box.parentElement.hidden = !box.value.toLowerCase().includes(find.value.toLowerCase()); });
-  const box = make("dialog", { id: "choose", "aria-label": "columns" }, make("h2", {}, "Columns"), find, make("div", { class: "choices" }, ...parts));
+  const box = dialog("Columns", find, make("div", { class: "choices" }, ...parts));
   const kept = () => [...runs.columns.map(([name]) => name).filter(name => boxes.some(one => one.value === name && one.checked)), ...boxes.filter(one => one.checked && !on.has(one.value)).map(one => one.value)];
   box.append(make("div", { class: "bar" }, button("Show", () => { box.close(); take(kept().join(",")); }, "main"), button("The usual", () => { box.close(); take(""); }), button("Close", () => box.close())));
-  box.addEventListener("close", () => box.remove());
-  document.body.append(box);
   box.showModal();
+}
+
+function dialog(title, ...inside) { // when it closes, who opened it is where they were, also where that was drawn anew
+  const held = document.activeElement, box = make("dialog", { "aria-label": title }, make("h2", {}, title), ...inside);
+  box.addEventListener("close", () => { box.remove(); focusAgain(held); });
+  document.body.append(box);
+  return box;
 }
 
 function where(text) {
@@ -292,16 +308,16 @@ function where(text) {
 
 async function showRun(key, tab, query) {
   const path = "/api/runs/" + encodeURIComponent(key);
-  let told;
-  try { told = await ask(path); } catch (error) { trouble(error); if (error.status !== 401) main.replaceChildren(card("", make("p", {}, error.message))); return; }
   const view = shown;
+  let told = await askOrSay(path);
+  if (!told || view !== shown) return;
   const top = make("div", { class: "card" });
   const tabs = make("nav", { class: "tabs", "aria-label": "parts of the run" });
   for (const name of ["curves", "media", "machine", "logs", "files", "lineage", "settings"]) tabs.append(make("a", { href: "#/run/" + key + "/" + name, class: name === tab ? "on" : null, "aria-current": name === tab ? "true" : null }, name));
   const fail = make("div");
   const body = make("div");
   const labels = new Labels(path, async () => { told = await ask(path); head(); });
-  main.replaceChildren(top, fail, labels.element, tabs, body);
+  put(top, fail, labels.element, tabs, body);
   where(told.run.name + (tab === "curves" ? "" : " · " + tab));
   let failed = "";
 
@@ -413,21 +429,17 @@ function phases(list) {
 async function clone(path, act) {
   try {
     const { text } = await ask(path + "/clone");
-    const box = make("dialog", { "aria-label": "job file" }, make("h2", {}, "The job file that repeats this run"), make("pre", { id: "job-file" }, text),
+    const box = dialog("The job file that repeats this run", make("pre", { id: "job-file", tabindex: 0, "aria-label": "job file" }, text),
       make("p", { class: "soft" }, "The same as: trainshed clone RUN > job.yaml"));
     box.append(make("div", { class: "bar" }, button("Run it again", () => { box.close(); act("again", {}); }, "main"),
       button("Copy", () => navigator.clipboard && navigator.clipboard.writeText(text)), button("Close", () => box.close())));
-    box.addEventListener("close", () => box.remove());
-    document.body.append(box);
     box.showModal();
   } catch (error) { trouble(error); }
 }
 
 function confirmed(question, what, word, act) {
-  const box = make("dialog", { "aria-label": question }, make("h2", {}, question), make("p", { class: "soft" }, what));
+  const box = dialog(question, make("p", { class: "soft" }, what));
   box.append(make("div", { class: "bar" }, button("Close", () => box.close()), button(word, () => { box.close(); act(); }, "danger")));
-  box.addEventListener("close", () => box.remove());
-  document.body.append(box);
   box.showModal();
 }
 
@@ -585,8 +597,10 @@ async function files(body, path, key) {
         }
         return [name, one.kind === "link" ? "→ " + one.link : one.kind === "file" ? bytes(one.size) : "", moment(one.changed)];
       });
+      const inside = body.contains(document.activeElement);
       body.replaceChildren(card("", make("div", { class: "bar" }, ...crumbs), table(rows, ["name", "size", "changed"]),
         told.more ? make("p", { class: "soft" }, told.more + " more") : null));
+      if (inside) crumbs[crumbs.length - 1].focus();
     } catch (error) { trouble(error); }
   }
   show("");
@@ -596,11 +610,11 @@ async function files(body, path, key) {
 
 async function showOverlay(runs, query) {
   where("overlay");
-  const view = shown, told = await ask("/api/together", { runs }).catch(trouble);
+  const view = shown, told = await askOrSay("/api/together", { runs });
   if (!told || view !== shown) return;
-  if (!told.runs.length) { main.replaceChildren(card("", make("p", {}, "these runs are not here (any more)"))); return; }
+  if (!told.runs.length) { put(card("", make("p", {}, "these runs are not here (any more)"))); return; }
   const many = new Many(told, asked => ask("/api/overlay", { ...asked, runs }), { query, keep: keepQuery, trouble, link: key => "#/run/" + key });
-  main.replaceChildren(many.element);
+  put(many.element);
   repeat(async () => (await many.read()) || 3000);
 }
 

@@ -66,10 +66,11 @@ class Album {
       picture.addEventListener("load", () => { if (picture.naturalWidth < 160) picture.className = "pixels"; });
       inside.push(picture);
     }
+    if (told.figure) inside.push(figure(told.figure).element);
     if (told.text) inside.push(make("pre", { tabindex: 0 }, told.text));
     if (told.rows.length) inside.push(make("div", { class: "wide", tabindex: 0 }, table(told.rows, told.columns)));
     if (told.sound) inside.push(player(told.sound));
-    return make("figure", {}, ...inside, said ? make("figcaption", { class: "soft" }, said) : null, inside.length ? null : make("span", { class: "soft" }, kind));
+    return make("figure", { class: told.figure ? "chart" : null }, ...inside, said ? make("figcaption", { class: "soft" }, said) : null, inside.length ? null : make("span", { class: "soft" }, kind));
   }
 }
 

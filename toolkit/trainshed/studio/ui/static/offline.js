@@ -28,7 +28,7 @@ async function trainshedCopy(path, body) {
   if (address.endsWith("/ticket") && body.path) throw new Refused(404, "files are not in this copy");
   const told = trainshedHeld[address];
   if (!told) throw new Refused(404, "this is not in the copy");
-  return told.charts ? trainshedCharts(told, body) : structuredClone(told);
+  return structuredClone(told.charts ? { ...told, charts: askedFor(told.charts, body) } : told);
 }
 
 function trainshedRuns(asked) { // the columns that are wanted, of those that are there
@@ -45,11 +45,6 @@ function trainshedFilter(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = row => { const all = JSON.stringify([row.name, row.state, row.phase, row.values]).toLowerCase(); return words.every(word => all.includes(word)); };
   return { keys: trainshedHeld["api/runs"].rows.filter(fits).map(row => row.key) };
-}
-
-function trainshedCharts(told, { known, seen, title }) {
-  const wanted = one => title !== undefined ? one.title === title : (known || {})[one.title] !== one.count && (!seen || seen.includes(one.title));
-  return structuredClone({ ...told, charts: told.charts.filter(wanted) });
 }
 
 function trainshedTogether(keys) { // of the runs that were told of together
@@ -79,7 +74,7 @@ async function trainshedOverlay(body) { // each metric by itself, a line for eac
       made.count += line.count;
     }
   }
-  return { ...trainshedCharts({ titles: [...charts.keys()], charts: [...charts.values()], whole: true }, body), runs };
+  return structuredClone({ titles: [...charts.keys()], charts: askedFor([...charts.values()], body), whole: true, runs });
 }
 
 function trainshedLog(held, asked) { // the end of it is there

@@ -5,24 +5,31 @@
 const PAGES = { runs: "Runs", tunings: "Tunings", pipelines: "Pipelines", models: "Models", data: "Data", storage: "Storage" };
 
 function markPage(view) { // in the head of the page, which is the same on all
-  const own = view in PAGES ? view : "runs";
-  document.getElementById("pages").replaceChildren(...Object.entries(PAGES).map(([name, title]) =>
-    make("a", { href: "#/" + name, "aria-current": name === own ? "page" : null }, title)));
+  const pages = document.getElementById("pages"), own = view in PAGES ? view : "runs";
+  if (!pages.childElementCount) pages.append(...Object.entries(PAGES).map(([name, title]) => make("a", { href: "#/" + name }, title)));
+  for (const link of pages.children) if (link.hash === "#/" + own) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
 }
 
-function keepingFocus(act) { // what is drawn anew while a person is in it stays where they are
-  const held = document.activeElement, id = held && held.id, href = held && held.getAttribute("href"), label = held && held.getAttribute("aria-label");
+function keepingFocus(act) { // what is drawn anew while a person is in it stays where they are; where it is gone, they are at the page's begin
+  const held = document.activeElement;
   act();
-  if (!held || held === document.body || held.isConnected) return;
+  if (held && held !== document.body && !held.isConnected) focusAgain(held);
+}
+
+function focusAgain(held) { // at what stands in its place now
+  const { id } = held, [href, label] = ["href", "aria-label"].map(name => held.getAttribute(name));
   const again = id ? document.getElementById(id) : [...main.querySelectorAll("a, button, input, [tabindex]")].find(one =>
     href ? one.getAttribute("href") === href : label && one.getAttribute("aria-label") === label);
   if (again) again.focus();
+  if (!again || document.activeElement !== again) main.focus({ preventScroll: true });
 }
+
+const put = (...parts) => keepingFocus(() => main.replaceChildren(...parts));
 
 function showPage(kind, key) {
   where(PAGES[kind]);
   const head = make("div", {}, make("h1", { class: "page" }, PAGES[kind])), body = make("div");
-  main.replaceChildren(head, body);
+  put(head, body);
   followPage(body, kind + (key ? "/" + encodeURIComponent(key) : ""), told => keepingFocus(() => head.replaceChildren(...pageHead(kind, key, told))));
 }
 

@@ -4,44 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainshed.base.errors import TrainshedError
 from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
 from trainshed.studio.steps import running
 from trainshed.studio.steps.drawing import WAITING, Box
 from trainshed.studio.steps.steps_folder import SKIPPED, StepsFolder
 from trainshed.studio.steps.steps_plan import TUNE
 
-from . import tunings
-from .batches import batches
-from .kind import End, Kind
-from .parts import Part, box, graph, is_live, link, moment, pill, table, view
+from .batches import Batches, Page, Row
+from .parts import box, graph, link, moment, pill, table
 
-ADDRESS = "#/pipelines/"
-_STOP = "Its runs are asked to end, too. The same `trainshed steps run` goes on with it."
+_HEAD = ("step", "kind", "state", "in words", "needs", "detail")
 
 
-class Pipelines(Kind):
+class Pipelines(Batches[StepsFolder]):
     """The pipelines of the runs that are shown."""
 
-    def keys(self) -> list[str]:
-        """Of all."""
-        return [*batches(StepsFolder, self.known)]
+    folder, ends = StepsFolder, running.end
+    name, head, starts = "pipelines", ("steps", "began"), "trainshed steps run PIPELINE.yaml"
+    stop = "Its runs are asked to end, too. The same `trainshed steps run` goes on with it."
 
-    def listed(self) -> Part:
-        """A row for each."""
-        rows = [_row(key, folder) for key, folder in batches(StepsFolder, self.known).items()]
-        head = ("pipeline", "state", "steps", "began", "folder")
-        empty = "no pipelines: trainshed steps run PIPELINE.yaml starts one"
-        return view("Pipelines", [table("", head, rows, empty=empty)], live=is_live(rows))
+    def row(self, folder: StepsFolder) -> tuple[object, str, Row]:
+        """How many of its steps are over, and when it began."""
+        about, boxes = folder.about(), running.standing(folder)
+        began = about.get("began")
+        over = sum(one.state in (COMPLETED, SKIPPED) for one in boxes)
+        reused = sum(one.cached for one in boxes)
+        how = f"{over} of {len(boxes)} over" + (f", {reused} reused" if reused else "")
+        return about.get("name"), _state(boxes, folder), (how, moment(began) if isinstance(began, float) else "")
 
-    def one(self, key: str) -> Part | None:
-        """One of them."""
-        folder = batches(StepsFolder, self.known).get(key)
-        if folder is None:
-            return None
+    def shown(self, key: str, folder: StepsFolder) -> Page:
+        """Its steps, as a graph and in words."""
         boxes, about = running.standing(folder), folder.about()
-        state = _state(boxes, folder)
-        live = bool(folder.worker)
         edges = [(need, one.name, "") for one in boxes for need in one.needs]
         drawn = [box(one.name, one.name, _lines(one), state=one.state, link=self._link(one)) for one in boxes]
         rows = [
@@ -50,40 +43,18 @@ class Pipelines(Kind):
         ]
         params = about.get("params")
         given = params.items() if isinstance(params, dict) else ()
-        facts = [
-            *((f"{name} (parameter)", value) for name, value in given),
-            ("file", about.get("file")),
-            ("folder", folder.path),
-        ]
-        head = ("step", "kind", "state", "in words", "needs", "detail")
-        parts = [graph("Steps", drawn, edges), table("Each step", head, rows)]
-        return view(
-            about.get("name"), parts, state=state, facts=facts, live=live, can={"stop": live}, stop=_STOP, up="pipelines"
+        facts = [*((f"{name} (parameter)", value) for name, value in given), ("file", about.get("file"))]
+        return (
+            about.get("name"),
+            _state(boxes, folder),
+            facts,
+            [graph("Steps", drawn, edges), table("Each step", _HEAD, rows)],
         )
-
-    def end(self, key: str) -> tuple[StepsFolder, End] | None:
-        """(folder, what stops it)."""
-        folder = batches(StepsFolder, self.known).get(key)
-        return None if folder is None else (folder, running.end)
 
     def _link(self, one: Box) -> str:
         if one.run and one.kind == TUNE:
-            return tunings.ADDRESS + self.known.key_of(one.run)
+            return f"#/tunings/{self.known.key_of(one.run)}"
         return self.known.address(one.run) if one.run else ""
-
-
-def _row(key: str, folder: StepsFolder) -> tuple[object, ...]:
-    about = folder.about()
-    try:
-        boxes = running.standing(folder)
-    except TrainshedError as error:
-        return (folder.shown, pill(FAILED), error.message, "", folder.path)
-    began = about.get("began")
-    over = sum(one.state in (COMPLETED, SKIPPED) for one in boxes)
-    reused = sum(one.cached for one in boxes)
-    how = f"{over} of {len(boxes)} over" + (f", {reused} reused" if reused else "")
-    when = moment(began) if isinstance(began, float) else ""
-    return (link(about.get("name"), ADDRESS + key), pill(_state(boxes, folder)), how, when, folder.path)
 
 
 def _state(boxes: Sequence[Box], folder: StepsFolder) -> str:

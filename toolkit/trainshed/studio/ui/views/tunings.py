@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from trainshed.base.errors import TrainshedError
 from trainshed.studio.tune import sessions
 from trainshed.studio.tune.board import counted, marked
 from trainshed.studio.tune.trial import Trial
@@ -12,55 +11,38 @@ from trainshed.studio.tune.tuner import View
 from trainshed.studio.tune.tuning_folder import TuningFolder
 from trainshed.studio.tune.tuning_page import facts, importance_of, trials_of
 
-from .batches import batches
-from .kind import End, Kind
-from .parts import Part, bars, is_live, link, pill, table, view
+from .batches import Batches, Page, Row
+from .parts import Part, bars, link, pill, table
 
-ADDRESS = "#/tunings/"
-_STOP = "Its trials are asked to end, too, and keep what they have. `trainshed tune --resume` goes on."
+_IMPORTANCE = "the part of the variance of the trials' ranks that each hyperparameter explains alone"
 
 
-class Tunings(Kind):
+class Tunings(Batches[TuningFolder]):
     """The tuning jobs of the runs that are shown."""
 
-    def keys(self) -> list[str]:
-        """Of all."""
-        return [*batches(TuningFolder, self.known)]
+    folder, ends = TuningFolder, sessions.end
+    name, head, starts = "tunings", ("objective", "how it stands"), "trainshed tune TUNE.yaml"
+    stop = "Its trials are asked to end, too, and keep what they have. `trainshed tune --resume` goes on."
 
-    def listed(self) -> Part:
-        """A row for each."""
-        rows = [_row(key, folder) for key, folder in batches(TuningFolder, self.known).items()]
-        head = ("tuning", "state", "objective", "how it stands", "folder")
-        return view(
-            "Tunings", [table("", head, rows, empty="no tunings: trainshed tune TUNE.yaml starts one")], live=is_live(rows)
-        )
+    def row(self, folder: TuningFolder) -> tuple[object, str, Row]:
+        """What it optimizes, and how it stands."""
+        told, state, _ = sessions.standing(folder)
+        return told.tuning.name, state, (told.tuning.aim, counted(told).partition(": ")[2])
 
-    def one(self, key: str) -> Part | None:
-        """One of them."""
-        folder = batches(TuningFolder, self.known).get(key)
-        if folder is None:
-            return None
-        told, status, reason = sessions.standing(folder)
-        live = status == "InProgress"
+    def shown(self, key: str, folder: TuningFolder) -> Page:
+        """Its trials, and what mattered."""
+        told, state, reason = sessions.standing(folder)
         parts = [
             {"kind": "charts", "title": "Best so far", "path": f"api/page/tunings/{key}/charts"},
             bars("Importance", importance_of(told.tuning.space, _measured(told)), _IMPORTANCE),
             self._trials(folder, told),
         ]
-        shown = [("", counted(told)), *facts(told, reason, time.time()), ("folder", folder.path)]
-        return view(
-            told.tuning.name, parts, state=status, facts=shown[1:], live=live, can={"stop": live}, stop=_STOP, up="tunings"
-        )
+        return told.tuning.name, state, facts(told, reason, time.time()), parts
 
     def chart(self, key: str) -> Part | None:
         """The objective of each trial, and the best so far."""
-        folder = batches(TuningFolder, self.known).get(key)
+        folder = self._find(key)
         return None if folder is None else _chart(sessions.standing(folder)[0])
-
-    def end(self, key: str) -> tuple[TuningFolder, End] | None:
-        """(folder, what stops it)."""
-        folder = batches(TuningFolder, self.known).get(key)
-        return None if folder is None else (folder, sessions.end)
 
     def _trials(self, folder: TuningFolder, told: View) -> Part:
         head, rows = trials_of(told)
@@ -71,18 +53,6 @@ class Tunings(Kind):
             name = link(f"{number}{' ★' if number in best else ''}", self.known.address(folder.run(number)))
             shown.append((name, pill(state), value or ("" if so_far is None else f"{so_far:.6g} so far"), *more))
         return table("Trials, the best first", head, shown)
-
-
-_IMPORTANCE = "the part of the variance of the trials' ranks that each hyperparameter explains alone"
-
-
-def _row(key: str, folder: TuningFolder) -> tuple[object, ...]:
-    try:
-        told, status, _ = sessions.standing(folder)
-    except TrainshedError as error:
-        return (folder.shown, pill("Failed"), "", error.message, folder.path)
-    how = counted(told).partition(": ")[2]
-    return (link(told.tuning.name, ADDRESS + key), pill(status), told.tuning.aim, how, folder.path)
 
 
 def _measured(told: View) -> list[Trial]:
