@@ -139,6 +139,7 @@ def run(options: Namespace) -> int:
         slower=10.0 / options.tflops if options.count else 1.0,
         crowd=max(1.0, options.ranks_per_host / options.cores) if options.cores else 1.0,
         device="cuda" if options.count else "",
+        emit=os.path.abspath(options.emit) if options.emit else "",
     )
     several = {"tensor_parallel_degree": options.tensor, "prescaled_batch": True} if options.tensor > 1 else {}
     settings = {
