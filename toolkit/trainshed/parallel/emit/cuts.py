@@ -197,7 +197,7 @@ def _backward(
         several = torch.autograd.grad(
             [one for one, _ in live], wanted, [gradient for _, gradient in live], allow_unused=True
         )
-        for name, gradient in zip(named, several):
+        for name, gradient in zip(named, several, strict=False):
             if gradient is not None:
                 before = found[name]
                 found[name] = gradient if before is None else before + gradient

@@ -77,7 +77,7 @@ class Stage(nn.Module):
         return keep
 
     def forward(self, *received: torch.Tensor, targets: Any = None, **batch: Any) -> Any:
-        self.found.update({key: Dense.apply(one) for key, one in zip(self.given, received)})
+        self.found.update({key: Dense.apply(one) for key, one in zip(self.given, received, strict=True)})
         try:
             return self.loss(self.model(**batch), targets).reshape(1)
         except Reached:

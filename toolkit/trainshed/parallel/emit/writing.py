@@ -165,8 +165,9 @@ def _python(name: str) -> str:
 def text_of(parts: Parts) -> str:
     """The whole file."""
     classes = [inspect.getsource(one) for one in _CLASSES] if parts.stages > 1 else []
+    helps = [_OWN_GRADIENT] if parts.tensor > 1 and parts.sharded == 1 else []
     first = "\n\n".join([_head(parts), _imports(parts), _constants(parts)])
-    return "\n\n\n".join(one.strip("\n") for one in [first, *classes, _OWN_ROWS, _MESH, _parallelize(parts)]) + "\n"
+    return "\n\n\n".join(one.strip("\n") for one in [first, *classes, _OWN_ROWS, _MESH, *helps, _parallelize(parts)]) + "\n"
 
 
 _CLASSES = (stage_code.Reached, stage_code.Elsewhere, stage_code.Stage, stage_code.Dense)
@@ -214,9 +215,9 @@ def _imports(parts: Parts) -> str:
     lines.append("from torch.distributed.device_mesh import DeviceMesh, init_device_mesh")
     if parts.stages > 1:
         lines.append(f"from torch.distributed.pipelining import PipelineStage, {parts.schedule}")
-    elif parts.tensor > 1 or parts.sharded > 1:
+    elif parts.sharded > 1:
         lines.append("from torch.distributed.fsdp import fully_shard")
-    else:
+    elif parts.tensor == 1:
         lines.append("from torch.nn.parallel import DistributedDataParallel")
     if parts.optimizer:
         lines.append("from torch.distributed.optim import ZeroRedundancyOptimizer")
@@ -259,6 +260,14 @@ def _list(name: str, entries: Sequence[object]) -> list[str]:
     )
 
 
+_OWN_GRADIENT = '''
+def own_gradient(parameter: nn.Parameter) -> torch.Tensor:
+    """The part of a gradient that this rank has."""
+    if isinstance(parameter, DTensor):
+        parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+        return parameter.grad.to_local()
+    return parameter.grad
+'''
 _OWN_ROWS = '''
 def own_rows(batch: Any) -> Any:
     """This rank's rows of a tensor, or of a dictionary of tensors: those of its replica."""
@@ -308,11 +317,21 @@ for one in (*model.parameters(), *model.buffers()):  # the same values on all ra
     dist.broadcast(one.detach(), src=0)
 """
 _SHARD = """
-copies = mesh["replica", "shard"]
-if copies.size() > 1:
-    for block in [BLOCKS]:
-        fully_shard(block, mesh=copies)
-    fully_shard(model, mesh=copies)
+for block in [BLOCKS]:
+    fully_shard(block, mesh=mesh["replica", "shard"])
+fully_shard(model, mesh=mesh["replica", "shard"])
+"""
+_AVERAGE = """
+replicas = mesh["replica"].get_group()
+
+def average(parameter: nn.Parameter) -> None:
+    mean = own_gradient(parameter)
+    dist.all_reduce(mean, group=replicas)
+    mean /= replicas.size()
+
+for parameter in model.parameters():
+    if parameter.requires_grad and replicas.size() > 1:
+        parameter.register_post_accumulate_grad_hook(average)
 """
 _DDP = """
 model = DistributedDataParallel(model, process_group=mesh["replica"].get_group()UNUSED)
@@ -342,10 +361,10 @@ def step(batch: dict[str, Any], targets: torch.Tensor | None = None) -> torch.Te
     given = batch if targets is None else {**batch, "targets": targets}
     schedule.step(**given, target=torch.zeros(MICROBATCHES), losses=losses, return_outputs=False)
     for parameter, group in ties:
-        dist.all_reduce(own(parameter.grad), group=group)
+        dist.all_reduce(own(parameter), group=group)
     for parameter in stage.parameters():
         if parameter.grad is not None and replicas.size() > 1:
-            dist.all_reduce(own(parameter.grad), group=replicas)
+            dist.all_reduce(own(parameter), group=replicas)
             parameter.grad /= replicas.size()
     mean = torch.stack(losses).mean().detach() if losses else torch.zeros((), device=device)
     dist.broadcast(mean, group=pipeline, group_src=STAGES - 1)
@@ -372,10 +391,11 @@ def _rest(parts: Parts) -> str:
     """All behind the tensor groups."""
     if parts.stages > 1:
         text = _STAGE.replace("SCHEDULE", parts.schedule)
-        text = text.replace("own(parameter.grad)", "parameter.grad" if parts.tensor == 1 else _LOCAL)
+        text = text.replace("own(parameter)", "parameter.grad" if parts.tensor == 1 else "own_gradient(parameter)")
         return text.replace("OPTIMIZER", "optimizer = make_optimizer(stage.parameters())" if parts.tensor == 1 else _GROUPS)
     if parts.tensor > 1:
-        return _SHARD.replace("BLOCKS", parts.wrapped) + _BY_MESH.lstrip("\n")
+        copied = _SHARD.replace("BLOCKS", parts.wrapped) if parts.sharded > 1 else _AVERAGE
+        return copied + _BY_MESH.lstrip("\n")
     if parts.sharded > 1:
         return _SHARD.replace("BLOCKS", parts.wrapped) + "return model, make_optimizer(model.parameters())"
     ddp = _DDP.replace("UNUSED", ", find_unused_parameters=True" if parts.unused else "")
@@ -384,7 +404,6 @@ def _rest(parts: Parts) -> str:
     return ddp + "return model, make_optimizer(model.parameters())"
 
 
-_LOCAL = "parameter.grad.to_local() if isinstance(parameter, DTensor) else parameter.grad"
 _GROUPS = """kinds: dict[bool, list[nn.Parameter]] = {}  # optimizers take tensors of one kind at a time
 for parameter in stage.parameters():
     kinds.setdefault(isinstance(parameter, DTensor), []).append(parameter)

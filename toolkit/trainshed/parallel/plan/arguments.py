@@ -61,6 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tflops", type=float, default=10.0, metavar="N", help="of a device, where operations are counted (default: 10)")
     add("--settings", default="{}", metavar="JSON", help='others of the job, such as {"bf16": true, "master_weights": true}')
     add("-o", "--output", default="plan.json", metavar="FILE", help="default: plan.json")
-    add("--emit", default="", metavar="FILE", help="also write the plan as a script of plain torch, to run without trainshed")
+    add("--emit", default="", metavar="FILE", help="also write the plan as plain torch, for scripts without trainshed")
     add("script", metavar="SCRIPT", help="the training script")
     add("arguments", nargs="...", metavar="ARGUMENT", help="the script's arguments")
