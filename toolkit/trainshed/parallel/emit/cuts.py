@@ -46,29 +46,20 @@ def cuts_of(subject: Subject, plan: Plan, call: ModelCall) -> Cuts:
     Raises:
         NotEmitted: a stage needs what no module of another one gives, or the stages do not give what the model gives.
     """
-    problem: NotEmitted | None = None
-    for alone in (False, True):
-        try:
-            found = _cuts(subject, _stages_of(subject.root, plan, alone=alone))
-            with subject.untouched():
-                _try(found, call)
-            return found
-        except NotEmitted as error:
-            problem = problem or error
-    assert problem is not None
-    raise problem
+    found = _cuts(subject, _stages_of(subject.root, plan))
+    with subject.untouched():
+        _try(found, call)
+    return found
 
 
-def _stages_of(root: nn.Module, plan: Plan, *, alone: bool) -> dict[str, int]:
-    """Module -> its stage: blocks of lists where all that is in them is on one stage, else the plan's units.
-
-    Args:
-        alone: whether those without parameters count; others run on each stage, as tables of angles can.
+def _stages_of(root: nn.Module, plan: Plan) -> dict[str, int]:
+    """Module -> its stage: blocks of lists where all that is in them is on one stage, else the plan's units. Those without
+    parameters run on each stage.
 
     Raises:
         NotEmitted: a module is called several times.
     """
-    counted = [unit for unit in plan.units if alone or any(True for _ in root.get_submodule(unit.unit).parameters())]
+    counted = [unit for unit in plan.units if [*root.get_submodule(unit.unit).parameters()]]
     twice = [name for name, count in Counter(unit.unit for unit in counted).items() if count > 1]
     if twice:
         raise NotEmitted(f"{twice[0]!r} is called several times, by which torch's stages cannot be cut", hint=ENGINE)
@@ -99,9 +90,7 @@ def _cuts(subject: Subject, stages: dict[str, int]) -> Cuts:
     units = {name: (stages[name], *_form(subject.root, name, events.get(name))) for name in order}
     places = {number: place for name, event in events.items() for place, number in _values(name, event)}
     starts = [next(name for name in order if stages[name] == stage) for stage in range(1, stages[order[-1]] + 1)]
-    crossing = [
-        [_sent(trace, number, places, start) for number in trace.boundary(trace.calls.index(start))] for start in starts
-    ]
+    crossing = [_sent(trace, places, trace.boundary(trace.calls.index(start))) for start in starts]
     return Cuts(units, crossing, _tied(subject.root, units))
 
 
@@ -119,14 +108,20 @@ def _values(name: str, event: Event) -> list[tuple[tuple[str, int], int]]:
     return [((name, place), slot.value) for place, slot in slots]
 
 
-def _sent(trace: Trace, number: int, places: dict[int, tuple[str, int]], unit: str) -> tuple[str, int]:
-    if number in places:
-        return places[number]
-    shape = list(trace.values[number].meta.shape)
-    raise NotEmitted(
-        f"the cut before {unit!r} sends a tensor {shape} that is computed between modules: a file sends modules' results",
-        hint=ENGINE,
-    )
+def _sent(trace: Trace, places: dict[int, tuple[str, int]], crossing: Sequence[int]) -> list[tuple[str, int]]:
+    """The modules' results that a later stage needs: what is computed between modules it computes from them again."""
+    made = {slot.value: event for event in trace.events for slot in event.slots if slot.kind == "value"}
+    made.update({after: event for event in trace.events for _, after in event.mutated})
+    found, seen, waiting = [], set(crossing), list(crossing)
+    while waiting:
+        number = waiting.pop()
+        if number in places:
+            found.append(number)
+            continue
+        fresh = {one for one in made[number].inputs if not trace.values[one].replicated} - seen if number in made else set()
+        seen |= fresh
+        waiting += fresh
+    return [places[number] for number in sorted(found)]
 
 
 def _tied(root: nn.Module, units: dict[str, tuple[int, int, int]]) -> list[dict[int, str]]:
