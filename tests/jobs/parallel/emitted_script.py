@@ -49,13 +49,15 @@ def build(name: str) -> nn.Module:
 
     if name == "gpt2":
         none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
-        return hf.GPT2LMHeadModel(hf.GPT2Config(WORDS, TOKENS, n_embd=32, n_layer=4, n_head=4, **none))
+        return hf.GPT2LMHeadModel(
+            hf.GPT2Config(vocab_size=WORDS, n_positions=TOKENS, n_embd=32, n_layer=4, n_head=4, **none)
+        )
     if name == "llama":
         return hf.LlamaForCausalLM(hf.LlamaConfig(**SMALL, **HEADS))
     if name == "mixtral":
         return hf.MixtralForCausalLM(hf.MixtralConfig(**SMALL, **HEADS, num_local_experts=4))
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
-    return hf.T5ForConditionalGeneration(hf.T5Config(WORDS, **sizes, decoder_start_token_id=0))
+    return hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=WORDS, **sizes, decoder_start_token_id=0))
 
 
 def batch(step: int) -> dict[str, torch.Tensor]:
