@@ -83,7 +83,7 @@ def parts_of(subject: Subject, plan: Plan, settings: PipelineSettings, pieces: S
         plan.pipeline.get("microbatches", 1),
         schedule_of(plan) if stages > 1 else "",
         shares,
-        _short(styles, root),
+        in_short(styles, root),
         _ties(root, styles),
         _wrapped(root, _ran(subject, call)) if stages == 1 else "",
         unused,
@@ -101,7 +101,7 @@ def _check_together(stages: int, tensor: int, sharded: int, *, shares: bool) -> 
         )
 
 
-def _short(styles: Mapping[str, str], root: nn.Module) -> dict[str, str]:
+def in_short(styles: Mapping[str, str], root: nn.Module) -> dict[str, str]:
     """The same with one line for all blocks of a list, where all of them have the module, with one style."""
     found = {tuple(name.split(".")): style for name, style in styles.items()}
     for place in range(max((len(name) for name in found), default=0)):
