@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from trainshed.base.files import write_atomic
 from trainshed.contract.wire.pipeline import PipelineSettings
 
 from ..engine.block_shards import blocks
@@ -52,13 +53,15 @@ def emit(path: str, subject: Subject, plan: Plan, settings: PipelineSettings, pi
         pieces: modules that a tensor group can divide.
 
     Raises:
-        NotEmitted: plain torch does not train by it as one process does.
+        NotEmitted: plain torch does not train by it as one process does, or the file cannot be written.
     """
     parts = parts_of(subject, plan, settings, pieces)
     text = text_of(parts)
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        write_atomic(path, text)
+    except OSError as error:
+        raise NotEmitted(f"{path} cannot be written: {error.strerror}") from None
 
 
 def parts_of(subject: Subject, plan: Plan, settings: PipelineSettings, pieces: Sequence[Piece]) -> Parts:
@@ -149,7 +152,7 @@ def _wrapped(root: nn.Module, ran: set[str]) -> str:
     names = {id(module): name for name, module in root.named_modules()}
     found = [names[id(one)] for one in blocks(root, ran)]
     parents = dict.fromkeys(name.rpartition(".")[0] for name in found)
-    several = []
+    several: list[str] = []
     for parent in parents:
         entries = [f"{parent}.{name}".lstrip(".") for name, _ in root.get_submodule(parent).named_children()]
         inside = [name for name in found if name in entries]

@@ -177,6 +177,10 @@ def _others(text: str) -> dict[str, Any]:
 
 
 def _check(options: Namespace) -> None:
+    if options.emit and os.path.exists(options.emit):
+        raise TrainshedError(
+            f"--emit {options.emit}: it is there already, perhaps changed", hint="name another file, or remove it"
+        )
     none = options.ranks, options.ranks_per_host, options.gbits_host, options.cores
     if min(none) < 0 or min(options.gbits, options.tflops) <= 0:
         raise TrainshedError("--ranks, --ranks-per-host, --gbits, --gbits-host, --cores and --tflops must be more than 0")
