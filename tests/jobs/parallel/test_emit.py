@@ -174,6 +174,12 @@ def line(*more: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), *more, nn.Linear(16, 8))
 
 
+def frozen() -> nn.Module:
+    module = wide()
+    module[0].requires_grad_(False)
+    return module
+
+
 def wide() -> nn.Module:
     return line(nn.Linear(16, 16))
 
@@ -194,6 +200,7 @@ def test_what_a_later_stage_reads_again_is_sent_along() -> None:
     (lambda: line(nn.Dropout(0.5)), {"tensor": 2}, "the forward draws random numbers"),
     (Twice, {"stages": 2}, "'one' is called several times"),
     (Between, {"stages": 2}, "'place' is read between modules"),
+    (frozen, {"stages": 3, "microbatches": 4}, "has nothing to train"),
     (wide, {"stages": 2, "schedule": "interleaved1f1b"}, "the schedule interleaved1f1b"),
     (line, {"bf16": True}, "the file has no bf16"),
     (line, {"context_parallel_degree": 2, "prescaled_batch": True}, "context_parallel_degree: torch divides"),

@@ -27,12 +27,13 @@ class NotEmitted(PlanError):
 class ModelCall:
     """One call of the model: its arguments by name.
 
-    draws: whether the forward takes random numbers.
+    draws: whether the forward takes random numbers. unused: whether the backward leaves parameters out.
     """
 
     root: nn.Module
     batch: Mapping[str, Any]
     draws: bool = False
+    unused: bool = False
 
     def output(self, model: nn.Module | None = None) -> Any:
         """What the model gives; or another one that stands for it."""
@@ -47,8 +48,11 @@ def model_call(subject: Subject) -> ModelCall:
     """
     root, seen = subject.root, list[tuple[Any, Any]]()
     handle = root.register_forward_pre_hook(lambda _, args, kwargs: seen.append((args, kwargs)), with_kwargs=True)
+    reached = _Reached(root)
     try:
-        subject.exercise()
+        with subject.untouched(), subject.attached(reached):
+            args, kwargs = subject.inputs()
+            subject.function(*args, **kwargs)
     finally:
         handle.remove()
     if len(seen) != 1:
@@ -66,7 +70,19 @@ def model_call(subject: Subject) -> ModelCall:
         before = _dice(subject.device)
         call.output()
         draws = not torch.equal(before, _dice(subject.device))
-    return replace(call, draws=draws)
+    return replace(call, draws=draws, unused=reached.unused)
+
+
+class _Reached:
+    """A backward that notes whether it reaches all parameters, and leaves no gradients."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self._parameters = [parameter for parameter in root.parameters() if parameter.requires_grad]
+        self.unused = False
+
+    def backward(self, losses: list[torch.Tensor]) -> None:
+        found = torch.autograd.grad(losses, self._parameters, allow_unused=True)
+        self.unused |= any(one is None for one in found)
 
 
 def _dice(device: torch.device) -> torch.Tensor:

@@ -57,13 +57,20 @@ def _stages_of(root: nn.Module, plan: Plan) -> dict[str, int]:
     parameters run on each stage.
 
     Raises:
-        NotEmitted: a module is called several times.
+        NotEmitted: a module is called several times, or a stage has no parameters.
     """
     counted = [unit for unit in plan.units if [*root.get_submodule(unit.unit).parameters()]]
     twice = [name for name, count in Counter(unit.unit for unit in counted).items() if count > 1]
     if twice:
         raise NotEmitted(f"{twice[0]!r} is called several times, by which torch's stages cannot be cut", hint=ENGINE)
+    for stage in range(plan.stages):
+        if stage not in {unit.stage for unit in counted}:
+            raise _idle(stage)
     return {_block(root, plan, unit.unit, unit.stage): unit.stage for unit in counted}
+
+
+def _idle(stage: int) -> NotEmitted:
+    return NotEmitted(f"stage {stage} has nothing to train, so that no gradient comes back to it", hint=ENGINE)
 
 
 def _block(root: nn.Module, plan: Plan, name: str, stage: int) -> str:
@@ -176,6 +183,8 @@ def _forward(stages: Sequence[Stage], call: ModelCall) -> tuple[list[list[torch.
                 f"stage {number} fails without the modules of earlier stages: {type(error).__name__}: {error}", hint=ENGINE
             ) from error
         outputs.append([result] if isinstance(result, torch.Tensor) else list(result))
+        if not any(one.requires_grad for one in outputs[-1]):
+            raise _idle(number)
     return outputs, given
 
 

@@ -18,7 +18,7 @@ from ..plan.division import Piece
 from ..plan.plan_file import Plan
 from ..tracing.subject import Subject
 from . import stage_code
-from .calls import ModelCall, NotEmitted, gradients, judged, model_call
+from .calls import ModelCall, NotEmitted, model_call
 from .cuts import Cuts, cuts_of
 from .limits import check_model, check_settings, schedule_of
 from .styles import styles_of
@@ -76,8 +76,6 @@ def parts_of(subject: Subject, plan: Plan, settings: PipelineSettings, pieces: S
         raise NotEmitted("the parts of a file are tried with values, which --count does not have", hint="leave out --count")
     call = model_call(subject)
     check_model(root, tensor=tensor, sharded=sharded, draws=call.draws)
-    with subject.untouched():
-        unused = any(one is None for one in gradients(judged(call.output()), root).values())
     styles = styles_of(subject, pieces, tensor, call) if tensor > 1 else {}
     return Parts(
         stages,
@@ -89,7 +87,7 @@ def parts_of(subject: Subject, plan: Plan, settings: PipelineSettings, pieces: S
         in_short(styles, root),
         _ties(root, styles),
         _wrapped(root, _ran(subject, call)) if stages == 1 else "",
-        unused,
+        call.unused,
         cuts_of(subject, plan, call) if stages > 1 else None,
     )
 
