@@ -125,51 +125,6 @@ def parts(module: nn.Module, stages: int = 1, tensor: int = 1, rows: int = 4, **
     return writing.parts_of(subject, plan, read, found.pieces if found else ())
 
 
-class Scaled(nn.Module):
-    """Between columns and rows, a parameter of all features: a rank of a group would have a part of its gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down, self.scale = nn.Linear(8, 16), nn.Linear(16, 8), nn.Parameter(torch.ones(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(torch.relu(self.up(x) * self.scale))
-
-
-class Twice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.other(self.one(torch.relu(self.one(x))))
-
-
-class Between(nn.Module):
-    """A parameter that no module reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other, self.place = nn.Linear(8, 8), nn.Linear(8, 8), nn.Parameter(torch.ones(8))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.other(torch.relu(self.one(x) + self.place))
-
-
-class Computed(nn.Module):
-    """What is computed between modules is read by two of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.lines[0](x)
-        y = x.sin()
-        x = self.lines[1](y)
-        return self.lines[2](x * y)
-
-
 def line(*more: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), *more, nn.Linear(16, 8))
 
@@ -187,19 +142,19 @@ def wide() -> nn.Module:
 def test_what_goes_from_columns_to_rows_stays_in_parts_where_that_is_as_exact() -> None:
     assert dict(parts(line(), tensor=2).styles) == {"0": "ColwiseParallel()", "2": "RowwiseParallel()"}
     gathered = "ColwiseParallel(output_layouts=Replicate())"
-    assert dict(parts(Scaled(), tensor=2).styles) == {"up": gathered, "down": gathered}
+    assert dict(parts(small_modules.Scaled(), tensor=2).styles) == {"up": gathered, "down": gathered}
 
 
 def test_what_a_later_stage_reads_again_is_sent_along() -> None:
-    (sent,) = parts(Computed(), stages=2).cuts.crossing
+    (sent,) = parts(small_modules.Computed(), stages=2).cuts.crossing
     assert sent in ([("lines.0", 0)], [("lines.0", 0), ("lines.1", 0)])  # as the times of the modules decide
 
 
 @pytest.mark.parametrize(("module", "given", "message"), [
     (lambda: line(nn.BatchNorm1d(16)), {}, "'2' normalizes by the rows of its rank alone"),
     (lambda: line(nn.Dropout(0.5)), {"tensor": 2}, "the forward draws random numbers"),
-    (Twice, {"stages": 2}, "'one' is called several times"),
-    (Between, {"stages": 2}, "'place' is read between modules"),
+    (lambda: small_modules.Twice(), {"stages": 2}, "'one' is called several times"),
+    (lambda: small_modules.ReadBetween(), {"stages": 2}, "'place' is read between modules"),
     (frozen, {"stages": 3, "microbatches": 4}, "has nothing to train"),
     (wide, {"stages": 2, "schedule": "interleaved1f1b"}, "the schedule interleaved1f1b"),
     (line, {"bf16": True}, "the file has no bf16"),
