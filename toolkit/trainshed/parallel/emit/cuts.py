@@ -18,6 +18,7 @@ from ..tracing.trace import Event, Slot, Trace
 from .calls import ModelCall, NotEmitted, all_close, close, gradients, judged, quiet
 from .stage_code import Stage
 
+_LISTS = nn.ModuleList, nn.Sequential
 ENGINE = "the engine runs this plan: `distribution: parallel` with partition_file"
 
 
@@ -66,7 +67,16 @@ def _stages_of(root: nn.Module, plan: Plan) -> dict[str, int]:
     for stage in range(plan.stages):
         if stage not in {unit.stage for unit in counted}:
             raise _idle(stage)
-    return {_block(root, plan, unit.unit, unit.stage): unit.stage for unit in counted}
+    several = {_block(root, plan, unit.unit, unit.stage): unit.stage for unit in counted}
+    return {part: stage for name, stage in several.items() for part in _parts(root, name)}
+
+
+def _parts(root: nn.Module, name: str) -> list[str]:
+    """The blocks in a module that has lists of them, for what it gives itself may be anything; else its own name."""
+    module, parent = root.get_submodule(name), root.get_submodule(name.rpartition(".")[0])
+    if isinstance(parent, _LISTS) or not any(isinstance(one, _LISTS) for one in module.modules()):
+        return [name] if [*module.parameters()] else []
+    return [part for own, _ in module.named_children() for part in _parts(root, f"{name}.{own}".lstrip("."))]
 
 
 def _idle(stage: int) -> NotEmitted:
@@ -79,7 +89,7 @@ def _block(root: nn.Module, plan: Plan, name: str, stage: int) -> str:
     for length in range(1, len(parts)):
         block, parent = ".".join(parts[:length]), ".".join(parts[: length - 1])
         inside = {unit.stage for unit in plan.units if unit.unit == block or unit.unit.startswith(f"{block}.")}
-        if isinstance(root.get_submodule(parent), (nn.ModuleList, nn.Sequential)) and inside == {stage}:
+        if isinstance(root.get_submodule(parent), _LISTS) and inside == {stage}:
             return block
     return name
 
