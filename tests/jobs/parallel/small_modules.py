@@ -153,3 +153,50 @@ class Remembering(nn.Module):
             self.seen.add_(1)
         h = self.first(x)
         return self.second(h * self.made[(length,)] if self.masks else h)
+
+
+class Scaled(nn.Module):
+    """Between columns and rows, a parameter of all features: a rank of a group would have a part of its gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.scale = nn.Linear(8, 16), nn.Linear(16, 8), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x) * self.scale))
+
+
+class Twice(nn.Module):
+    """One module is called twice, by two stages perhaps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(self.one(torch.relu(self.one(x))))
+
+
+class ReadBetween(nn.Module):
+    """A parameter that no module reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.place = nn.Linear(8, 8), nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(torch.relu(self.one(x) + self.place))
+
+
+class Computed(nn.Module):
+    """What is computed between modules is read by two of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.lines[0](x)
+        y = x.sin()
+        x = self.lines[1](y)
+        return self.lines[2](x * y)

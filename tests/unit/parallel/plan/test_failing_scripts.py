@@ -56,3 +56,10 @@ def test_a_defect_of_ours_is_told_as_one(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "path", sys.path[:])
     done = answer(["plan", "train.py", "--stages", "2"], tmp_path, os.environ)
     assert (done.status, "this is a defect of trainshed" in done.stderr) == (70, True), done.output
+
+
+def test_a_file_that_is_there_is_not_written_over_by_a_plan(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise AssertionError\n")
+    done = answer(["plan", "--emit", "train.py", "train.py"], tmp_path, os.environ)
+    assert done.status and "--emit train.py: it is there already" in done.stderr
+    assert (tmp_path / "train.py").read_text() == "raise AssertionError\n"

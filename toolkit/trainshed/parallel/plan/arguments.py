@@ -23,7 +23,7 @@ def read_plan_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """stages, tensor, virtual, microbatches, pipeline, memory_limit (MiB, 0 for none), ranks, ranks_per_host, gbits,
-    gbits_host, cores, tflops, count, settings (JSON), output, script, arguments."""
+    gbits_host, cores, tflops, count, settings (JSON), output, emit, script, arguments."""
     parser.description = "Profiles a script's first step and writes a plan."
     add = parser.add_argument
     add("--stages", type=int, default=2, metavar="N", help="pipeline ranks (default: 2)")
@@ -61,5 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tflops", type=float, default=10.0, metavar="N", help="of a device, where operations are counted (default: 10)")
     add("--settings", default="{}", metavar="JSON", help='others of the job, such as {"bf16": true, "master_weights": true}')
     add("-o", "--output", default="plan.json", metavar="FILE", help="default: plan.json")
+    add("--emit", default="", metavar="FILE", help="also write the plan as plain torch, for scripts without trainshed")
     add("script", metavar="SCRIPT", help="the training script")
     add("arguments", nargs="...", metavar="ARGUMENT", help="the script's arguments")

@@ -139,6 +139,7 @@ def run(options: Namespace) -> int:
         slower=10.0 / options.tflops if options.count else 1.0,
         crowd=max(1.0, options.ranks_per_host / options.cores) if options.cores else 1.0,
         device="cuda" if options.count else "",
+        emit=os.path.abspath(options.emit) if options.emit else "",
     )
     several = {"tensor_parallel_degree": options.tensor, "prescaled_batch": True} if options.tensor > 1 else {}
     settings = {
@@ -176,6 +177,10 @@ def _others(text: str) -> dict[str, Any]:
 
 
 def _check(options: Namespace) -> None:
+    if options.emit and os.path.exists(options.emit):
+        raise TrainshedError(
+            f"--emit {options.emit}: it is there already, perhaps changed", hint="name another file, or remove it"
+        )
     none = options.ranks, options.ranks_per_host, options.gbits_host, options.cores
     if min(none) < 0 or min(options.gbits, options.tflops) <= 0:
         raise TrainshedError("--ranks, --ranks-per-host, --gbits, --gbits-host, --cores and --tflops must be more than 0")

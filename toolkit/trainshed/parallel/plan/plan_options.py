@@ -24,6 +24,7 @@ class How:
     crowd: how many times longer work takes where all ranks of a host work than where one does, for they share its cores.
     latency, latency_host: seconds of a message, between hosts and within one; 0 for those of gloo within a host.
     device: kind of the ranks' devices; "" for that of this process.
+    emit: file of plain torch to write as well; "" for none.
     limit_mib: memory of a rank, where a job asks for its own degrees; 0 where the settings say it.
     """
 
@@ -38,6 +39,7 @@ class How:
     latency_host: float = 0.0
     limit_mib: int = 0
     device: str = ""
+    emit: str = ""
 
     def hosts(self) -> Hosts:
         """Who shares a host, and how ranks talk."""

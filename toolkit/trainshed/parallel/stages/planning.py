@@ -15,6 +15,8 @@ from torch import nn
 from trainshed.contract.wire.pipeline import CHOSEN, PipelineSettings
 from trainshed.contract.wire.variables import PLAN_ONLY
 
+from ..emit.cuts import whole_blocks
+from ..emit.writing import emit
 from ..engine.context.find_blocks import blocks_in
 from ..engine.link import measure_link
 from ..engine.tensor.experts import experts_of
@@ -258,6 +260,8 @@ def write_only(subject: Subject, planned: Planned, pins: dict[str, int], microba
     )
     if settings.offload_activations == "auto" and how.device == "cuda":
         wish = replace(wish, recomputes=True)
+    if how.emit:
+        wish = replace(wish, atomic=(*wish.atomic, *whole_blocks(subject.root)))
     divide = partial(foresee, wanted=planned.wanted, kept=settings.atomic)
     plan = _chosen(subject, wish, how, planned, divide) if how.ranks else make_plan(subject, wish, divide)
     path = os.environ[PLAN_ONLY]
@@ -266,6 +270,10 @@ def write_only(subject: Subject, planned: Planned, pins: dict[str, int], microba
     for line in [*assignment_lines(plan), *predicted_lines(plan), *divided_lines(plan), *holders]:
         print(line, flush=True)
     print(f"written to {path}", flush=True)
+    if how.emit:
+        pieces = divide(subject, [plan.degrees["tensor"]]).pieces if plan.degrees["tensor"] > 1 else ()
+        emit(how.emit, subject, plan, planned.settings, pieces)
+        print(f"written to {how.emit}", flush=True)
     raise PlanWritten(0)
 
 
