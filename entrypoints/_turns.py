@@ -42,10 +42,14 @@ OUR_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Row:
-    """One example's tokens, int32 of shape (T), and which of them are learnt, bool of shape (T)."""
+    """One example's tokens, int32 of shape (T), and which of them are learnt, bool of shape (T).
+
+    good: whether the answer is one to give.
+    """
 
     tokens: numpy.ndarray
     learnt: numpy.ndarray
+    good: bool = True
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -90,7 +94,7 @@ class Encoder:
                     learnt |= (offsets[:, 0] >= begin) & (offsets[:, 0] < end)
                 learnt &= offsets[:, 1] > offsets[:, 0]  # not what the tokenizer adds of its own
                 learnt[:1] = False  # nothing comes before it
-                yield Row(numpy.asarray(made["input_ids"][place], numpy.int32), learnt)
+                yield Row(numpy.asarray(made["input_ids"][place], numpy.int32), learnt, some[index].good)
 
     def _text(self, example: Example) -> tuple[str, list[tuple[int, int]]]:
         """The text of an example and the parts of it, from character to character, that are learnt."""
@@ -304,7 +308,7 @@ def parted(row: Row, part: slice) -> Row:
     """A part of a row; nothing comes before its first token, which is not learnt."""
     learnt = row.learnt[part].copy()
     learnt[:1] = False
-    return Row(row.tokens[part], learnt)
+    return Row(row.tokens[part], learnt, row.good)
 
 
 def fit(rows: Iterable[Any], wheres: Sequence[str], length: int, too_long: str, what: str) -> Fitted:
@@ -380,6 +384,10 @@ class Rows(Dataset):
     def learnt(self) -> int:
         """Tokens that are learnt."""
         return sum(int(part.learnt.sum()) for row in self.rows for part in (row if isinstance(row, tuple) else (row,)))
+
+    def said(self) -> str:
+        """What is learnt, in words."""
+        return f"{self.learnt()} of {self.tokens()} tokens are learnt"
 
 
 def collate(rows: Sequence[Row | tuple[Row, ...]]) -> dict[str, torch.Tensor]:
