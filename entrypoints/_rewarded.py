@@ -52,7 +52,7 @@ class Rewarded(Tuner, GRPOTrainer):
     def of(
         cls, hp: Namespace, world: World, facts: dict[str, Any], rows: dict[str, Prompts], share: int, **given: Any
     ) -> Rewarded:
-        """The trainer of hyperparameters; given: model, tokenizer, callbacks and arguments of `settings`."""
+        """The trainer of hyperparameters; given: as `trainer_of` has them."""
         args = settings(
             hp, world, share, **given.pop("settings"), kind=GRPOConfig, beta=hp.beta, num_generations=hp.generations,
             max_completion_length=hp.max_new_tokens, temperature=1.0 if hp.temperature is None else hp.temperature,

@@ -170,7 +170,7 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
     given = {"steps": steps, "checkpoints": checkpoints, "optim": "adamw_torch", "bf16": bf16}
     given |= {"remove_unused_columns": False, "report_to": [], "disable_tqdm": True}
     given |= {} if rows["validation"].rows else {"eval_strategy": "no"}
-    trainer = trainer_of(hp, world, facts, rows, share, given, model=model, tokenizer=tokenizer, callbacks=[reporter])
+    trainer = trainer_of(hp, world, facts, rows, share, given, model=model, encoder=encoder, callbacks=[reporter])
     guard = attach(trainer, checkpoints)  # saves and stops on notice
     resume = guard.newest()
     if resume:
@@ -205,6 +205,7 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
             "chat": encoder.saw_chat,
             **({"pad": tokenizer.pad_token_id} if scores else {}),
         }
+        encoder.restore()
         write_model(hp, trained_model, tokenizer, {**made_of, **finished}, reporter)
         write_json(Path(hp.output_data_dir) / "metrics.json", {**finished, **reporter.results})
     world.say(f"model: {hp.model_dir}")
@@ -213,12 +214,12 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
 def trainer_of(
     hp: Namespace, world: World, facts: dict[str, Any], rows: dict[str, Any], share: int, given: dict[str, Any], **parts: Any
 ) -> Tuner:
-    """The Trainer of the job's objective. given: for `settings`. parts: model, tokenizer and callbacks."""
-    tokenizer = parts.pop("tokenizer")
+    """The Trainer of the job's objective. given: for `settings`. parts: model, encoder and callbacks."""
+    encoder = parts.pop("encoder")
     if hp.objective == "grpo":
         from _rewarded import Rewarded
 
-        return Rewarded.of(hp, world, facts, rows, share, settings=given, processing_class=tokenizer, **parts)
+        return Rewarded.of(hp, world, facts, rows, share, settings=given, processing_class=encoder.tokenizer, **parts)
     _, kind = WAYS[hp.objective]
     parts |= {"args": settings(hp, world, share, **given), "data_collator": collate}
     if issubclass(kind, Preferrer):

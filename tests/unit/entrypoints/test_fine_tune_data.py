@@ -153,7 +153,6 @@ def test_a_template_without_ends_of_turns_is_said_once(
 @pytest.mark.parametrize(
     ("template", "which"),
     [
-        (f"{LOOP}{PARTS}{{% endfor %}}", 0),
         (LOOP + "{{ m.content if loop.last else 'earlier' }}|{% endfor %}", 0),
         (LOOP + "{% if m.role == 'user' %}{{ m.content }}{% endif %}|{% endfor %}", 1),
         (LOOP + "{{ m.content | upper }}|{% endfor %}", 0),
@@ -230,6 +229,11 @@ SHAPES = {  # of models in wide use, in words of our own: what is learnt of `tal
         + "<|assistant|>\n{% endif %}",
         "twobye<|endoftext|>\n",
     ),
+    "parts of a message": (
+        LOOP
+        + "<|{{ m.role }}|>{% for part in m.content if part.type == 'text' %}{{ part.text }}{% endfor %}<|end|>{% endfor %}",
+        "<|assistant|>two<|end|><|assistant|>bye<|end|>",
+    ),
     "no prompt of its own": (
         LOOP + "<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}",
         "<|assistant|>two<|end|><|assistant|>bye<|end|>",
@@ -254,6 +258,32 @@ def test_shapes_of_templates_train_or_are_refused_with_words(
         return
     assert learnt(module, tokenizer, "completion", chat) == [wanted]
     assert ("such turns are context, and not learnt" in capsys.readouterr().err) == ("last question" in shape)
+
+
+def test_a_template_that_writes_today_writes_one_date_in_training_alone(
+    module: Module, tokenizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = (
+        "{{ strftime_now('%d %b %Y') }}|" + LOOP + '{{ m.role }}:{{ strftime_now( "%Y" ) }}:{{ m.content }}|{% endfor %}'
+    )
+    tokenizer.chat_template = template
+    encoder = module("_turns").Encoder(tokenizer, "completion")
+    texts = [encoder.render(turns("one", "two")["messages"], False, "x:1") for _ in range(2)]
+    assert texts == ["26 Jul 2024|user:2024:one|assistant:2024:two|"] * 2
+    assert capsys.readouterr().err.count("the chat template writes today's date: it is taken to be 2024-07-26") == 1
+    encoder.restore()
+    assert tokenizer.chat_template == template
+
+
+def test_a_template_that_adds_the_arguments_of_calls_as_text_is_given_text(module: Module, tokenizer: Any) -> None:
+    tokenizer.chat_template = (
+        LOOP + "{{ m.role }}:{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments }}{% endfor %}|{% endfor %}"
+    )
+    call = {"type": "function", "id": "7", "function": {"name": "rain", "arguments": {"city": "Malmö"}}}
+    talk = ({"role": "user", "content": "one"}, {"role": "assistant", "content": "", "tool_calls": [call]})
+    chat = module("_instructions").Chat(talk, 0, "x:1")
+    assert learnt(module, tokenizer, "completion", chat) == ['assistant:rain{"city": "Malmö"}|']
 
 
 def test_a_tokenizer_with_several_templates_takes_that_for_tools(module: Module, tokenizer: Any) -> None:
