@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import Problem, World
+from _common import Problem, World, write_json
 from _forms import tools_of
 from _instructions import Example, prompts, to_score
 from _predicting import Answers
 from _preferences import scores_of
 from _pretrained import HEADS, context, fingerprint, load_adapter, load_model, load_tokenizer
+from _trainer import save
 from _turns import Encoder, collate
 from transformers import GenerationConfig, set_seed
 from transformers.utils import logging
@@ -27,10 +28,7 @@ def answer(hp: Namespace, base: str | None) -> None:
     """
     logging.disable_progress_bar()
     folder = Path(hp.model_dir)
-    try:
-        facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Problem(f"model_dir {folder} holds no model of fine_tune (model.json): {error}") from error
+    facts = facts_of(folder)
     answers = Answers()
     scores = facts["hyperparameters"]["objective"] == "reward"
     given: list[Any] = (to_score if scores else prompts)(hp.predict, facts["chat"], answers)
@@ -55,6 +53,32 @@ def answer(hp: Namespace, base: str | None) -> None:
         if said:
             answers.say(line, said)
     answers.end()
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """What model.json says. Raises Problem."""
+    try:
+        found: dict[str, Any] = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Problem(f"model_dir {folder} holds no model of fine_tune (model.json): {error}") from error
+    return found
+
+
+def merge(hp: Namespace, base: str | None) -> None:
+    """Writes the adapter in model_dir, in the model it belongs to, to the folder `merge_to`. Raises Problem."""
+    logging.disable_progress_bar()
+    folder, target = Path(hp.model_dir), Path(hp.merge_to)
+    facts = facts_of(folder)
+    if not (folder / "adapter_config.json").is_file():
+        raise Problem(f"{folder} holds a whole model, not an adapter: there is nothing to merge")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise Problem(f"merge_to: {target} is there, and is not an empty folder")
+    model = tuned(folder, facts, base, "auto", facts["hyperparameters"]["objective"] == "reward").merge_and_unload()
+    if facts["stops"]:
+        model.generation_config.eos_token_id = facts["stops"]
+    save(target, model, load_tokenizer(str(folder)))
+    write_json(target / "model.json", {**facts, "merged": True})
+    print(f"model: {target}")
 
 
 def _score(model: Any, encoder: Encoder, most: int | None, example: Example) -> float:
@@ -97,12 +121,12 @@ def _answer(
     return str(tokenizer.decode(made[0, tokens.shape[1] :], skip_special_tokens=True))
 
 
-def tuned(folder: Path, facts: dict[str, Any], base: str | None, dtype: torch.dtype, scores: bool = False) -> Any:
+def tuned(folder: Path, facts: dict[str, Any], base: str | None, dtype: Any, scores: bool = False) -> Any:
     """The model of a folder, whole or as an adapter of `base`; raises Problem."""
     if not (folder / "adapter_config.json").is_file():
         return load_model(str(folder), dtype, scores)
     source = base or facts["base"]
-    if base is None and not Path(source).exists():
+    if base is None and Path(source).is_absolute() and not Path(source).exists():
         raise Problem(
             f"{folder} holds an adapter, and the model it was trained on ({source}) is not there: give it as --model"
         )

@@ -37,9 +37,10 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
         raise unloadable(source, "tokenizer", error) from error
 
 
-def load_model(source: str, dtype: torch.dtype, scores: bool = False) -> PreTrainedModel:
+def load_model(source: str, dtype: torch.dtype | str, scores: bool = False) -> PreTrainedModel:
     """The model of a folder or of a name on the hub; raises Problem. None of its weights is left to chance.
 
+    dtype: as torch has it, or "auto", that of its files.
     scores: whether it shall give one number for a text, by a new head if it has none.
     """
     local = os.path.isdir(source)
@@ -84,6 +85,14 @@ def unloadable(source: str, what: str, error: Exception) -> Problem:
             "give a channel model, or unset HF_HUB_OFFLINE"
         )
     return Problem(f"model {source} is not a folder, and the hub does not give a {what} of that name: {why}")
+
+
+def named(hp: Namespace, source: str) -> str:
+    """A starting model as a person can load it again: its name on the hub, or a folder, never one unpacked for a job."""
+    if not os.path.isdir(source):
+        return source
+    given = hp.model or os.environ.get("SM_CHANNEL_MODEL") or source
+    return os.path.realpath(given)
 
 
 def context(model: PreTrainedModel) -> int | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zlib
 from argparse import Namespace
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ import transformers
 from _common import Problem, World, checkpoint_folder, write_json
 from _instructions import PAIRED
 from _preferences import Critic, DirectPreferrer, OddsPreferrer, Opinions, Pairs, Preferrer, Scorer, collate_pairs
-from _pretrained import HEADS, add_adapter, fingerprint, length_of, load_model, load_tokenizer
+from _pretrained import HEADS, add_adapter, fingerprint, length_of, load_model, load_tokenizer, named
 from _sharding import wanted, whole_state
 from _trainer import LAST, Reporter, require_finite, save, settings
 from _tuner import FACTS, Tuner, TuningReporter
@@ -198,14 +197,17 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
         end_at(trained_model, stops)
         trained_model.config.get_text_config().use_cache = caches
         finished = {"steps": trainer.state.global_step, "finished": not guard.stopping, "world_size": world.size}
+        base = named(hp, source)
         made_of = {
-            "base": os.path.abspath(source) if os.path.isdir(source) else source,
+            "base": base,
             "start": start,
             "stops": stops,
             "chat": encoder.saw_chat,
             **({"pad": tokenizer.pad_token_id} if scores else {}),
         }
         encoder.restore()
+        for config in getattr(trained_model, "peft_config", {}).values():
+            config.base_model_name_or_path = base
         write_model(hp, trained_model, tokenizer, {**made_of, **finished}, reporter)
         write_json(Path(hp.output_data_dir) / "metrics.json", {**finished, **reporter.results})
     world.say(f"model: {hp.model_dir}")

@@ -54,7 +54,7 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
         raise Problem(f"packing is true, but pairs are not packed: leave it out for {hp.objective}")
     if hp.too_long == "split" and hp.objective != "sft":
         raise Problem(f"too_long is split, but half an answer is not judged: cut, skip or refuse for {hp.objective}")
-    if hp.objective == "grpo" and not hp.predict:
+    if hp.objective == "grpo" and not (hp.predict or hp.merge_to):
         require_groups(hp)
     return hp
 
@@ -122,11 +122,11 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # TRL's
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # ranks are as many as cores
     model = starting_model(hp)
-    if hp.predict:
+    if hp.predict or hp.merge_to:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
         import _answers
 
-        _answers.answer(hp, model)
+        (_answers.answer if hp.predict else _answers.merge)(hp, model)
         return
     if model is None and not hp.check_data:
         raise Problem("there is no model to start from: add a channel model, or give --model, a folder or a name on the hub")
