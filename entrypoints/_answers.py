@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,16 +43,14 @@ def answer(hp: Namespace, base: str | None) -> None:
     set_seed(hp.seed)
     most = context(model)
     for where, line, one in given:
-        if scores:
-            score = answers.tried(line, partial(_score, model, encoder, most, one))
-            said = None if score is None else {"reward": score}
-        else:
-            words = answers.tried(
-                line, partial(_answer, hp, model, encoder, facts["stops"], most, one, where, tools_of(line))
-            )
-            said = None if words is None else {"answer": words}
-        if said:
-            answers.say(line, said)
+        work: Callable[[], Any] = (
+            partial(_score, model, encoder, most, one)
+            if scores
+            else partial(_answer, hp, model, encoder, facts["stops"], most, one, where, tools_of(line))
+        )
+        said = answers.tried(line, work)
+        if said is not None:
+            answers.say(line, {"reward" if scores else "answer": said})
     answers.end()
 
 

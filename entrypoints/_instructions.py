@@ -245,11 +245,11 @@ class Reader:
         example = self._one(content, where)
         if isinstance(example, Plain) and not example.prompt:
             raise Bad("text has no prompt; kto judges an answer to one: write prompt and completion")
-        last = example.messages[-1]["role"] if isinstance(example, Chat) else "assistant"
-        if last != "assistant":
-            raise Bad(f"messages end with the turn of {last}; kto judges the assistant's last one")
-        first = len(example.messages) - 1 if isinstance(example, Chat) and example.first == 0 else None
-        return replace(example, good=bool(label), **({} if first is None else {"first": first}))
+        if isinstance(example, Chat):
+            if (last := example.messages[-1]["role"]) != "assistant":
+                raise Bad(f"messages end with the turn of {last}; kto judges the assistant's last one")
+            example = replace(example, first=example.first or len(example.messages) - 1)
+        return replace(example, good=bool(label))
 
     def _prompt(self, content: dict[str, Any], where: str) -> Prompt:
         """A prompt to answer, and what the reward functions are given beside it."""

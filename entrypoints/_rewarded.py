@@ -34,9 +34,10 @@ class Prompts(Rows):
 
 
 def _row(example: Prompt, encoder: Encoder, most: int) -> Row:
-    chat = not isinstance(example.given, str)
+    given = example.given
+    chat = not isinstance(given, str)
     encoder.saw_chat |= chat
-    text = encoder.render(example.given, True, example.where) if chat else example.given
+    text = given if isinstance(given, str) else encoder.render(given, True, example.where)
     tokens = encoder.tokenizer(text, add_special_tokens=not chat)["input_ids"]
     if not 0 < len(tokens) <= most:
         raise Problem(
