@@ -53,7 +53,7 @@ def check_line(content: dict[str, Any], read: Collection[str], unread: Counter[s
     """As `check`, of a line, whose own marks must let it be learnt as a good one."""
     if "label" not in read and content.get("label") in (0, 1):
         raise Bad(
-            f"label is {shortened(content['label'])}, as KTO has it, which is not served: keep the lines whose label is "
+            f"label is {shortened(content['label'])}, as KTO has it: set objective to kto, or keep the lines whose label is "
             "true, without this field"
         )
     for name in LEARNT:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,23 @@ import _forms
 import _told
 from _common import Problem
 from _forms import Message
-from _jsonlines import ROWS, Bad, examples_below, kind_of, lines, names_of, object_of, rows, text_of
+from _jsonlines import ROWS, Bad, examples_below, kind_of, lines, names_of, object_of, rows, shortened, text_of
 from _predicting import Answers, files_to_predict
 
-FIELDS = {
-    "sft": "messages, prompt and completion, instruction and output, or text",
-    "dpo": "prompt, chosen and rejected",
-}
+FIELDS = "messages, prompt and completion, instruction and output, or text"
+PAIRED = ("dpo", "orpo", "reward")  # objectives that learn from two answers to one prompt
+OPINIONS = ("label", "kto_tag")  # of a line for kto: whether its answer is a good one
+OWN = ("completion", "completions", "completion_ids", "prompts", "trainer_state", "log_extra", "log_metric", "environments")
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A text to go on with, and how: `prompt` may be empty."""
+    """A text to go on with, and how: `prompt` may be empty. good: whether it is an answer to give."""
 
     prompt: str
     completion: str
     where: str
+    good: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Chat:
     where: str
     left_out: tuple[int, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
+    good: bool = True
 
 
 Example = Plain | Chat
@@ -61,8 +63,17 @@ class Pair:
     rejected: Example
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """What is to be answered. columns: what else the line says, for those who judge the answer."""
+
+    given: str | list[Message]
+    columns: dict[str, Any]
+    where: str
+
+
 def load(path: str, what: str, objective: str, prompt_format: str) -> list[Any]:
-    """The examples (for dpo: pairs) of all files of JSON and Parquet below a folder, in order of files and rows.
+    """The examples (pairs, or prompts) of all files of JSON and Parquet below a folder, in order of files and rows.
 
     Raises:
         Problem: there is none, or a row is not what it must be; the first such is named, and how many there are.
@@ -80,8 +91,15 @@ def fields_of(examples: Sequence[Any]) -> list[_told.Field]:
         sides = {"chosen": [one.chosen for one in examples], "rejected": [one.rejected for one in examples]}
         becomes = {"chosen": "preferred", "rejected": "not preferred"}
         return [_told.texts(name, [_text(one) for one in side], becomes[name]) for name, side in sides.items()]
+    if examples and isinstance(examples[0], Prompt):
+        asked = [one.given if isinstance(one.given, str) else one.given[-1]["content"] for one in examples]
+        others = Counter(name for one in examples for name in one.columns)
+        read = (_told.Field(name, "any", count, -1, 0, "", "given to the rewards") for name, count in others.items())
+        return [_told.texts("prompt", asked, "answered"), *read]
     plain = [one for one in examples if isinstance(one, Plain)]
     made = []
+    if not all(one.good for one in examples):
+        made.append(_told.labels("label", ["good" if one.good else "bad" for one in examples], "more or less of it"))
     for name in ("prompt", "completion") if plain else ():
         learns = "learnt" if name == "completion" else "read, not learnt"
         made.append(_told.texts(name, [getattr(one, name) for one in plain], learns))
@@ -128,18 +146,33 @@ def mixed(examples: Sequence[Any], shares: dict[str, float], seed: int) -> list[
 
 def prompts(path: str, chat: bool, answers: Answers) -> list[tuple[str, dict[str, Any], str | list[Message]]]:
     """(where, line, prompt) of a file or folder of JSON lines. answers: is told which lines have none. Raises Problem."""
+
+    def read(content: dict[str, Any], _: str) -> str | list[Message]:
+        _forms.tools_of(content)  # they are looked at before the model is loaded
+        prompt = _prompt_of(content)
+        return [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt
+
+    return _each(path, "one of JSON lines with prompt or messages, or a folder of them", answers, read)
+
+
+def to_score(path: str, chat: bool, answers: Answers) -> list[tuple[str, dict[str, Any], Example]]:
+    """As `prompts`, with the answers that are in the lines."""
+    read = Reader("sft", "chat" if chat else "plain", Counter())
+    return _each(
+        path, "one of JSON lines with prompt and completion, or messages, or a folder of them", answers, read.example
+    )
+
+
+def _each(path: str, what: str, answers: Answers, read: Callable[[dict[str, Any], str], Any]) -> list[Any]:
+    """(where, line, what `read` makes of it) of a file or folder of JSON lines. Raises Problem."""
     found = []
-    for file, name in files_to_predict(path, "one of JSON lines with prompt or messages, or a folder of them"):
+    for file, name in files_to_predict(path, what):
         for where, line in lines(file, name):
             try:
                 content = object_of(line)
-                _forms.tools_of(content)  # they are looked at before the model is loaded
-                prompt = _prompt_of(content)
+                found.append((where, content, read(content, where)))
             except Bad as error:
                 answers.refuse({}, f"{where}: {error}", {"where": where})
-                continue
-            asked = [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt
-            found.append((where, content, asked))
     if not found and not answers.refused:
         raise Problem(f"predict: {path} is empty")
     return found
@@ -174,11 +207,17 @@ class Reader:
     prompt_format: str
     unread: Counter[str]
 
-    def example(self, row: bytes | dict[str, Any], where: str) -> Example | Pair:
+    def example(self, row: bytes | dict[str, Any], where: str) -> Example | Pair | Prompt:
         """The example of a row. Raises Bad."""
-        content = _forms.in_our_names(object_of(row))
-        if self.objective == "dpo":
+        content = object_of(row)
+        if self.objective == "grpo":
+            return self._prompt(content, where)
+        content = _forms.in_our_names(content)
+        if self.objective in PAIRED:
             return self._pair(content, where)
+        return self._opinion(content, where) if self.objective == "kto" else self._one(content, where)
+
+    def _one(self, content: dict[str, Any], where: str) -> Example:
         if "messages" in content:
             _fields.check_line(content, ("messages", *_forms.TOOLS), self.unread)
             messages, left_out = _messages(content["messages"], "messages", self.unread)
@@ -186,20 +225,50 @@ class Reader:
         if "completion" in content or ("prompt" in content and "text" not in content):
             missing = [name for name in ("prompt", "completion") if name not in content]
             if missing:
-                hint = "; its chosen and rejected are for objective dpo" if "chosen" in content else ""
+                hint = f"; its chosen and rejected are for objective {', '.join(PAIRED)}" if "chosen" in content else ""
                 raise Bad(f"has no {missing[0]} (its fields: {names_of(content)}){hint}")
             _fields.check_line(content, _read(content, "completion"), self.unread)
             return self._answer(content, "completion", where)
         if "text" in content:
             _fields.check_line(content, ("text",), self.unread)
             return Plain("", text_of(content["text"], "text"), where)
-        raise Bad(f"has none of {FIELDS['sft']} (its fields: {names_of(content)})")
+        raise Bad(f"has none of {FIELDS} (its fields: {names_of(content)})")
+
+    def _opinion(self, content: dict[str, Any], where: str) -> Example:
+        """An answer, and whether it is a good one."""
+        name = next((name for name in OPINIONS if name in content), "")
+        if not name:
+            raise Bad(f"has no label; kto needs {FIELDS}, with label: true or false (its fields: {names_of(content)})")
+        label = content.pop(name)
+        if label not in (0, 1):  # true and false are, too
+            raise Bad(f"{name} is {shortened(label)}, neither true nor false")
+        example = self._one(content, where)
+        if isinstance(example, Plain) and not example.prompt:
+            raise Bad("text has no prompt; kto judges an answer to one: write prompt and completion")
+        if isinstance(example, Chat):
+            if (last := example.messages[-1]["role"]) != "assistant":
+                raise Bad(f"messages end with the turn of {last}; kto judges the assistant's last one")
+            example = replace(example, first=example.first or len(example.messages) - 1)
+        return replace(example, good=bool(label))
+
+    def _prompt(self, content: dict[str, Any], where: str) -> Prompt:
+        """A prompt to answer, and what the reward functions are given beside it."""
+        given = _prompt_of(content)
+        columns = {name: value for name, value in content.items() if name not in ("prompt", "messages")}
+        _fields.check({name: value for name, value in columns.items() if name in _fields.REFUSED}, (), "", self.unread)
+        if taken := next((name for name in OWN if name in columns), ""):
+            raise Bad(f"{taken}: reward functions are given something else under this name: call it answer, say")
+        if isinstance(given, str) and self.prompt_format == "chat":
+            given = [{"role": "user", "content": given}]
+        return Prompt(given, columns, where)
 
     def _pair(self, content: dict[str, Any], where: str) -> Pair:
         read = ("prompt", "chosen", "rejected")
         missing = [name for name in read if name not in content]
         if missing:
-            raise Bad(f"has no {missing[0]}; dpo needs {FIELDS['dpo']} (its fields: {names_of(content)})")
+            raise Bad(
+                f"has no {missing[0]}; {self.objective} needs prompt, chosen and rejected (its fields: {names_of(content)})"
+            )
         _fields.check_line(content, _read(content, *read), self.unread)
         chosen, rejected = (self._answer(content, name, where) for name in ("chosen", "rejected"))
         if chosen == rejected:

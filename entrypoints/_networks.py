@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import _weights
 import torch
 from _common import Problem, whole_file, write_json
 from torch import Tensor, nn
@@ -316,15 +317,9 @@ def save(network: Network, made: Borrowed, target: Path) -> None:
                     shutil.copyfile(source, path)
         write_json(target / "preprocessor_config.json", about)
         return
-    state = {name: value.detach().cpu().contiguous() for name, value in network.body.state_dict().items()}
+    _weights.save(network.body, target)
     if made.library == "torchvision":
-        with whole_file(target / "model.pt") as path:
-            torch.save(state, path)
         return
-    from safetensors.torch import save_file
-
-    with whole_file(target / "model.safetensors") as path:
-        save_file(state, path, metadata={"format": "pt"})
     seen = {"input_size": [3, made.size, made.size], "mean": mean, "std": std, "num_classes": len(made.classes)}
     about = {"architecture": made.name, "num_classes": len(made.classes)}
     write_json(target / "config.json", about | {"pretrained_cfg": seen | {"label_names": made.classes}})

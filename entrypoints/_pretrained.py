@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from _common import Problem
 from _turns import first_line
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
 HEAD = 2048  # bytes of each weight that the fingerprint takes in
 DEFAULT_LENGTH = 1024  # tokens
+HEADS = ("score.", "classifier.")  # names of weights that make one number of a text
 NO_CODE = {"trust_remote_code": False}  # left out, it would be asked on a terminal, and "y" on standard input run it
 
 
@@ -28,22 +37,35 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
         raise unloadable(source, "tokenizer", error) from error
 
 
-def load_model(source: str, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a folder or of a name on the hub; raises Problem. None of its weights is left to chance."""
+def load_model(source: str, dtype: torch.dtype | str, scores: bool = False) -> PreTrainedModel:
+    """The model of a folder or of a name on the hub; raises Problem. None of its weights is left to chance.
+
+    dtype: as torch has it, or "auto", that of its files.
+    scores: whether it shall give one number for a text, by a new head if it has none.
+    """
     local = os.path.isdir(source)
     if local and os.path.isfile(f"{source}/adapter_config.json") and not os.path.isfile(f"{source}/config.json"):
         raise Problem(f"{source} holds an adapter, not a model: train it with merge, or give the model that it belongs to")
+    loud = logging.get_verbosity()
+    if scores:
+        logging.set_verbosity_error()  # else a table of the heads that are new and that are gone
     try:
-        model, facts = AutoModelForCausalLM.from_pretrained(
-            source, local_files_only=local, dtype=dtype, output_loading_info=True, **NO_CODE
+        kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+        more: dict[str, Any] = {"num_labels": 1} if scores else {}
+        model, facts = kind.from_pretrained(
+            source, local_files_only=local, dtype=dtype, output_loading_info=True, **more, **NO_CODE
         )
     except Exception as error:
         raise unloadable(source, "causal language model", error) from error
-    if missing := sorted(facts["missing_keys"]):
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise Problem(f"{source} lacks weights of its {type(model).__name__}: {missing[0]}{more}")
+    finally:
+        logging.set_verbosity(loud)
+    if missing := sorted(name for name in facts["missing_keys"] if not (scores and name.startswith(HEADS))):
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise Problem(f"{source} lacks weights of its {type(model).__name__}: {missing[0]}{others}")
     if wrong := [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]:
         raise Problem(f"{source} has weights that are not finite numbers: {wrong[0]}")
+    if scores:
+        return model
     model.loss_type = "ForCausalLM"  # what Transformers falls back to, but with a warning
     try:
         model.generation_config.validate(strict=True)
@@ -65,6 +87,14 @@ def unloadable(source: str, what: str, error: Exception) -> Problem:
     return Problem(f"model {source} is not a folder, and the hub does not give a {what} of that name: {why}")
 
 
+def named(hp: Namespace, source: str) -> str:
+    """A starting model as a person can load it again: its name on the hub, or a folder, never one unpacked for a job."""
+    if not os.path.isdir(source):
+        return source
+    given = hp.model or os.environ.get("SM_CHANNEL_MODEL") or source
+    return os.path.realpath(given)
+
+
 def context(model: PreTrainedModel) -> int | None:
     """The longest sequence that the model takes, in tokens; None if its configuration does not say."""
     config = model.config.get_text_config()
@@ -79,10 +109,15 @@ def length_of(hp: Namespace, model: PreTrainedModel) -> int:
     return hp.max_length or min(DEFAULT_LENGTH, most or DEFAULT_LENGTH)
 
 
-def fingerprint(model: PreTrainedModel) -> str:
-    """Tells models apart: a checksum of the beginning of each weight, the same whichever type it was loaded as."""
+def fingerprint(model: PreTrainedModel, but: tuple[str, ...] = ()) -> str:
+    """Tells models apart: a checksum of the beginning of each weight, the same whichever type it was loaded as.
+
+    but: beginnings of the names of weights that do not count, as those of a head that is new.
+    """
     value = 0
     for name, weight in sorted(model.named_parameters()):
+        if name.startswith(but):
+            continue
         head = weight.detach().reshape(-1)[: HEAD // 2].to("cpu", torch.bfloat16).view(torch.int16)
         value = zlib.crc32(head.numpy().tobytes(), zlib.crc32(f"{name}{tuple(weight.shape)}".encode(), value))
     return f"{value:08x}"
@@ -93,7 +128,7 @@ def add_adapter(hp: Namespace, model: PreTrainedModel) -> PeftModel:
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
-        task_type="CAUSAL_LM",
+        task_type="SEQ_CLS" if hp.objective == "reward" else "CAUSAL_LM",
         r=hp.lora_rank,
         lora_alpha=hp.lora_alpha,
         lora_dropout=hp.lora_dropout,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import _weights
 import numpy
 import torch
 from _common import Problem, World, whole_file
@@ -157,12 +158,7 @@ class Recommending(Task):
                 "binary_classification_accuracy": right.double().mean().item()}  # fmt: skip
 
     def save(self, target: Path) -> dict[str, Any]:
-        from safetensors.torch import save_file
-
-        state = {name: weight.detach().cpu().contiguous() for name, weight in self.network.state_dict().items()}
-        with whole_file(target / "model.safetensors") as path:
-            save_file(state, str(path), {"format": "pt"})
-            path.chmod(0o644)
+        _weights.save(self.network, target)
         with whole_file(target / "columns.json") as path:
             path.write_text(json.dumps(self.data.columns), encoding="utf-8")
         return {"features": self.data.width, "binary": self.binary}
@@ -187,14 +183,12 @@ def train(hp: Namespace, data: Data, world: World) -> None:
 
 def predict(hp: Namespace) -> None:
     """Prints one JSON line a row of the file or folder `predict`: its columns, and its score."""
-    from safetensors.torch import load_file
-
     facts = about_model(hp.model_dir, PROGRAM)
     root = Path(hp.model_dir)
     try:
         columns = json.loads((root / "columns.json").read_text(encoding="utf-8"))
         network = network_of(facts["hyperparameters"], columns, facts["features"])
-        network.load_state_dict(load_file(root / "model.safetensors"))
+        _weights.load(network, root)
     except Exception as error:  # of any library, about files that are not ours
         raise Problem(f"{root} holds no model of {PROGRAM}: {str(error).splitlines()[0]}") from error
     hp.target = facts["hyperparameters"]["target"]

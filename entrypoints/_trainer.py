@@ -15,7 +15,7 @@ from _common import Problem, World, whole_file
 from _sharding import part_here
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-METRIC_NAMES = {"loss": "train_loss", "grad_norm": "grad_norm"}
+METRIC_NAMES = {"loss": "train_loss", "grad_norm": "grad_norm", "reward": "train_reward"}
 LAST = "config.json", "adapter_config.json", "modules.json"  # the files that make a folder a model
 
 
@@ -93,10 +93,16 @@ class FiniteTrainer(Trainer):
 
 
 def settings(
-    hp: Namespace, world: World, share: int, steps: int, checkpoints: Path | None, **more: Any
+    hp: Namespace,
+    world: World,
+    share: int,
+    steps: int,
+    checkpoints: Path | None,
+    kind: type[TrainingArguments] = TrainingArguments,
+    **more: Any,
 ) -> TrainingArguments:
     """The Trainer's own settings for a job of `steps` steps, with `share` sequences a rank at a time, and `more` of them."""
-    made = TrainingArguments(
+    made = kind(
         output_dir=str(checkpoints or hp.model_dir),  # made by the Trainer, and without checkpoints not written to
         num_train_epochs=hp.epochs,
         max_steps=hp.max_steps or -1,
@@ -114,11 +120,10 @@ def settings(
         dataloader_pin_memory=world.device.type == "cuda",
         logging_steps=hp.log_interval,
         logging_nan_inf_filter=False,
-        eval_strategy="epoch",
         save_strategy="no" if checkpoints is None else "steps" if hp.save_steps else "epoch",
         save_steps=hp.save_steps or 500,
         save_total_limit=2,
-        **more,
+        **{"eval_strategy": "epoch", **more},
     )
     if made.n_gpu > 1:  # else the Trainer would spread each batch over all GPUs of a lone process
         world.say(f"{made.n_gpu} GPUs are visible to one process: using one; start a process per GPU to use all")

@@ -15,6 +15,7 @@ from _turns import IGNORED
 from torch.utils.data import Subset
 
 FACTS = "fine_tune.json"  # in a checkpoint: what must be the same for going on from it
+MEASURES = ("loss", "accuracy", "margin", "reward")  # of an evaluation; TRL's has more
 
 
 class Tuner(FiniteTrainer):
@@ -123,9 +124,11 @@ class TuningReporter(Reporter):
     """Prints what `Tuner.evaluate` measures: of the channel validation, or of test."""
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for name, value in kwargs["metrics"].items():
+        found = kwargs["metrics"]
+        for name, value in found.items():
             part, _, measure = name.partition("_")
             part = {"eval": "validation"}.get(part, part)
-            self.report(f"{part}_{measure}", value, state)
-            if measure == "loss" and not any(other.endswith("_accuracy") for other in kwargs["metrics"]):
+            if measure in MEASURES:
+                self.report(f"{part}_{measure}", value, state)
+            if measure == "loss" and len(found) == 1:  # of tokens alone
                 self.report(f"{part}_perplexity", perplexity(value), state)

@@ -1,13 +1,12 @@
 """The training of fine_tune.py: the Trainer of Transformers, with a measure of its own, exact checkpoints and PEFT.
 
-TRL's SFTTrainer would do most of this; docs/algorithms.md says why it is not used, and how the two compare.
+TRL's trainer is used for grpo alone; docs/algorithms.md says why, and how the two compare.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import zlib
 from argparse import Namespace
 from collections.abc import Sequence
@@ -18,19 +17,26 @@ import numpy
 import torch
 import transformers
 from _common import Problem, World, checkpoint_folder, write_json
-from _preferences import Pairs, Preferrer, collate_pairs
-from _pretrained import add_adapter, fingerprint, length_of, load_model, load_tokenizer
+from _instructions import PAIRED
+from _preferences import Critic, DirectPreferrer, OddsPreferrer, Opinions, Pairs, Preferrer, Scorer, collate_pairs
+from _pretrained import HEADS, add_adapter, fingerprint, length_of, load_model, load_tokenizer, named
 from _sharding import wanted, whole_state
-from _trainer import Reporter, require_finite, save, settings
+from _trainer import LAST, Reporter, require_finite, save, settings
 from _tuner import FACTS, Tuner, TuningReporter
 from _turns import Encoder, Rows, collate, fit, pack
 from transformers import set_seed
-from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
 import trainshed
 from trainshed.checkpoint.hf_trainer import attach
 
+WAYS: dict[str, tuple[type[Rows], type[Tuner]]] = {
+    "sft": (Rows, Tuner),
+    "dpo": (Pairs, DirectPreferrer),
+    "orpo": (Pairs, OddsPreferrer),
+    "kto": (Opinions, Critic),
+    "reward": (Pairs, Scorer),
+}
 SAME = ("objective", "method", "lora_rank", "lora_alpha", "lora_targets", "packing", "gradient_accumulation_steps", "seed")
 
 
@@ -39,14 +45,18 @@ SAME = ("objective", "method", "lora_rank", "lora_alpha", "lora_targets", "packi
 
 def prepare(hp: Namespace, data: dict[str, list[Any]], encoder: Encoder, length: int, world: World) -> dict[str, Rows]:
     """The rows of each part of the data, fitted and, to train on, packed if asked; says what was cut. Raises Problem."""
+    if hp.objective == "grpo":
+        from _rewarded import Prompts  # TRL takes seconds to load
+
+        return {part: Prompts(examples, encoder, hp, length) for part, examples in data.items()}
     made = {}
-    kind = Pairs if hp.objective == "dpo" else Rows
+    kind, _ = WAYS[hp.objective]
     for part, examples in data.items():
         if not examples:
             made[part] = kind([])
             continue
         rows: Any
-        if hp.objective == "dpo":
+        if hp.objective in PAIRED:
             sides = encoder.rows([side for pair in examples for side in (pair.chosen, pair.rejected)])
             rows, wheres = zip(sides, sides, strict=True), [pair.chosen.where for pair in examples]
         else:
@@ -64,6 +74,7 @@ def checksum(rows: Rows) -> str:
     for row in rows.rows:
         for part in row if isinstance(row, tuple) else (row,):
             value = zlib.crc32(part.learnt.tobytes(), zlib.crc32(part.tokens.tobytes(), value))
+            value = value if part.good else zlib.crc32(b"bad", value)
     return f"{value:08x}"
 
 
@@ -117,7 +128,8 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
     bf16 = world.bfloat16(hp.bf16)
     set_seed(hp.seed)
     dtype = torch.bfloat16 if bf16 and hp.method == "lora" else torch.float32
-    model = load_model(source, dtype)
+    scores = hp.objective == "reward"
+    model = load_model(source, dtype, scores)
     length = length_of(hp, model)
     encoder = Encoder(tokenizer, hp.loss_on)
     rows = prepare(hp, data, encoder, length, world)
@@ -125,10 +137,13 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
         if part.rows:
             require_known_tokens(part.rows, model)
     world.require_same("the ranks see different data", {part: checksum(each) for part, each in rows.items()})
-    start = fingerprint(model)
+    start = fingerprint(model, HEADS * scores)
     world.require_same("the ranks start from different models", start)
-    stops = encoder.stops(model.generation_config.eos_token_id)
-    model.generation_config.eos_token_id = stops
+    stops = [] if scores else encoder.stops(model.generation_config.eos_token_id)
+    end_at(model, stops)
+    if scores:  # what it scores by is the last token that is not this
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+        model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     caches = model.config.get_text_config().use_cache
     model.config.get_text_config().use_cache = (
         False  # a cache would be filled for nothing, and packed examples see each other
@@ -140,37 +155,21 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
 
     share = world.share_of_batch(hp.batch_size, hp.gradient_accumulation_steps)
     batch = share * world.size * hp.gradient_accumulation_steps
-    steps = hp.max_steps or math.ceil(hp.epochs * math.ceil(len(rows["train"]) / batch))
+    steps = hp.max_steps or math.ceil(hp.epochs * steps_of_epoch(hp, len(rows["train"]), batch))
     checkpoints = checkpoint_folder(None if hp.checkpoint_dir is None else str(hp.checkpoint_dir))
     facts = {name: getattr(hp, name) for name in SAME if hp.method == "lora" or not name.startswith("lora_")}
     facts = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
-    facts |= {"beta": hp.beta} if hp.objective == "dpo" else {}
+    facts |= {"beta": hp.beta} if hp.objective not in ("sft", "reward") else {}
     sharded = wanted(hp, model, world)
     facts["sharding"] = "shard" if sharded else "replicate"
     facts |= {"max_length": length, "batch_size": batch, "start": start, "data": checksum(rows["train"])}
     reporter = TuningReporter(world, batch, rows["train"].tokens() / len(rows["train"]))
-    args = settings(
-        hp,
-        world,
-        share,
-        steps,
-        checkpoints,
-        optim="adamw_torch",
-        bf16=bf16,
-        remove_unused_columns=False,
-        report_to=[],
-        disable_tqdm=True,
-    )
     if hp.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    if not rows["validation"].rows:
-        args.eval_strategy = IntervalStrategy.NO
-    parts: dict[str, Any] = {"train_dataset": rows["train"], "eval_dataset": rows["validation"], "callbacks": [reporter]}
-    if hp.objective == "dpo":
-        parts |= {"beta": hp.beta, "pairs": list(rows.values()), "data_collator": collate_pairs}
-        trainer = Preferrer(world, facts, share, model=model, args=args, **parts)
-    else:
-        trainer = Tuner(world, facts, share, model=model, args=args, data_collator=collate, **parts)
+    given = {"steps": steps, "checkpoints": checkpoints, "optim": "adamw_torch", "bf16": bf16}
+    given |= {"remove_unused_columns": False, "report_to": [], "disable_tqdm": True}
+    given |= {} if rows["validation"].rows else {"eval_strategy": "no"}
+    trainer = trainer_of(hp, world, facts, rows, share, given, model=model, encoder=encoder, callbacks=[reporter])
     guard = attach(trainer, checkpoints)  # saves and stops on notice
     resume = guard.newest()
     if resume:
@@ -180,8 +179,8 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
     packed = f" packed into {len(rows['train'])} sequences" if hp.packing else ""
     world.say(
         f"training on {sum(len(row) if hp.packing else 1 for row in rows['train'].rows)} examples{packed}, "
-        f"{rows['train'].learnt()} of {rows['train'].tokens()} tokens are learnt, for {steps} steps; "
-        f"{trained} of {every} parameters; {world.size} rank{'s' * (world.size > 1)} on {args.device.type}"
+        f"{rows['train'].said()}, for {steps} steps; "
+        f"{trained} of {every} parameters; {world.size} rank{'s' * (world.size > 1)} on {world.device.type}"
         f"{', each with a part of every weight' * sharded}, {batch} a step"
     )
     trainer.train(resume_from_checkpoint=resume)
@@ -194,19 +193,56 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
             trainer.evaluate(rows["test"], metric_key_prefix="test")
     state = whole_state(trainer.model) if sharded else {}
     if world.rank == 0:
-        trained_model = assembled(hp, load_model(source, dtype), state) if sharded else trainer.model
-        trained_model.generation_config.eos_token_id = stops
+        trained_model = assembled(hp, load_model(source, dtype, scores), state) if sharded else trainer.model
+        end_at(trained_model, stops)
         trained_model.config.get_text_config().use_cache = caches
         finished = {"steps": trainer.state.global_step, "finished": not guard.stopping, "world_size": world.size}
+        base = named(hp, source)
         made_of = {
-            "base": os.path.abspath(source) if os.path.isdir(source) else source,
+            "base": base,
             "start": start,
             "stops": stops,
             "chat": encoder.saw_chat,
+            **({"pad": tokenizer.pad_token_id} if scores else {}),
         }
+        encoder.restore()
+        for config in getattr(trained_model, "peft_config", {}).values():
+            config.base_model_name_or_path = base
         write_model(hp, trained_model, tokenizer, {**made_of, **finished}, reporter)
         write_json(Path(hp.output_data_dir) / "metrics.json", {**finished, **reporter.results})
     world.say(f"model: {hp.model_dir}")
+
+
+def trainer_of(
+    hp: Namespace, world: World, facts: dict[str, Any], rows: dict[str, Any], share: int, given: dict[str, Any], **parts: Any
+) -> Tuner:
+    """The Trainer of the job's objective. given: for `settings`. parts: model, encoder and callbacks."""
+    encoder = parts.pop("encoder")
+    if hp.objective == "grpo":
+        from _rewarded import Rewarded
+
+        return Rewarded.of(hp, world, facts, rows, share, settings=given, processing_class=encoder.tokenizer, **parts)
+    _, kind = WAYS[hp.objective]
+    parts |= {"args": settings(hp, world, share, **given), "data_collator": collate}
+    if issubclass(kind, Preferrer):
+        parts |= {"beta": hp.beta, "pairs": list(rows.values()), "data_collator": collate_pairs}
+    return kind(world, facts, share, train_dataset=rows["train"], eval_dataset=rows["validation"], **parts)
+
+
+def steps_of_epoch(hp: Namespace, count: int, batch: int) -> int:
+    """Steps in which all `count` examples are seen once; of grpo, all but those that fill no batch. Raises Problem."""
+    if hp.objective != "grpo":
+        return math.ceil(count / batch)
+    if count < batch // hp.generations:
+        needed = f"a step takes {batch // hp.generations} (batch_size by generations)"
+        raise Problem(f"there are {count} prompts, and {needed}: lower batch_size")
+    return count * hp.generations // batch
+
+
+def end_at(model: Any, stops: list[int]) -> None:
+    """Lets answers of a model end at these tokens, if it answers."""
+    if stops:
+        model.generation_config.eos_token_id = stops
 
 
 def assembled(hp: Namespace, model: Any, state: dict[str, torch.Tensor]) -> Any:
@@ -219,7 +255,11 @@ def assembled(hp: Namespace, model: Any, state: dict[str, torch.Tensor]) -> Any:
 def write_model(hp: Namespace, model: Any, tokenizer: Any, facts: dict[str, Any], reporter: Reporter) -> None:
     """The model folder: safetensors and tokenizer, as Transformers or PEFT load them, and then model.json."""
     target = Path(hp.model_dir)
-    (target / "model.json").unlink(missing_ok=True)  # of what was there before
+    for name in (
+        "model.json",
+        *LAST,
+    ):  # of what was there: an adapter would be taken for the model's
+        (target / name).unlink(missing_ok=True)
     if hp.merge:
         model = model.merge_and_unload()
     save(target, model, tokenizer)

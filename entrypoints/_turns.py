@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import datetime
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 IGNORED = -100  # label of a token that is not learnt
 UNCLEAR = "the tokenizer's chat template writes a turn otherwise once others follow"
+TODAY = datetime.date(2024, 7, 26)  # what templates take for today, as Llama's do without a calendar
 AT_ONCE = 512  # texts given to the tokenizer together
 
 OUR_TEMPLATE = (
@@ -40,19 +42,46 @@ OUR_TEMPLATE = (
 """For tokenizers without a template: it needs no tokens but the end of a text. FIRST: whether texts begin with bos_token."""
 
 
+Form = Callable[[Message], dict[str, Any]]
+
+
+def _in_parts(message: Message) -> dict[str, Any]:
+    """As templates of models that see pictures want it."""
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def _with_texts(message: Message) -> dict[str, Any]:
+    """With the arguments of calls as JSON, which DeepSeek's templates want."""
+    calls = []
+    for call in message.get("tool_calls", ()):
+        text = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        calls.append({**call, "function": {**call["function"], "arguments": text}})
+    return {**message, "tool_calls": calls} if calls else message
+
+
+FORMS: tuple[Form, ...] = (dict, _in_parts, _with_texts)  # in which a template may want messages
+
+
 @dataclass(frozen=True)
 class Row:
-    """One example's tokens, int32 of shape (T), and which of them are learnt, bool of shape (T)."""
+    """One example's tokens, int32 of shape (T), and which of them are learnt, bool of shape (T).
+
+    good: whether the answer is one to give.
+    """
 
     tokens: numpy.ndarray
     learnt: numpy.ndarray
+    good: bool = True
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
 class Encoder:
-    """Makes rows of examples. Gives a tokenizer without a chat template ours when the first conversation needs one."""
+    """Makes rows of examples. Gives a tokenizer without a chat template ours when the first conversation needs one.
+
+    A template that writes today's date writes one date here: else no training could be repeated.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, loss_on: str) -> None:
         if not tokenizer.is_fast:
@@ -61,8 +90,15 @@ class Encoder:
             )
         if tokenizer.eos_token is None:
             raise Problem("the tokenizer names no eos_token: the model could not learn where an answer ends")
-        self.tokenizer, self.loss_on = tokenizer, loss_on
+        self.tokenizer, self.loss_on, self.template = tokenizer, loss_on, tokenizer.chat_template
+        tokenizer.chat_template = _dated(self.template)
         self.saw_chat, self.said = False, set[str]()
+        self.forms: dict[bool, Form] = {}  # by whether there are calls of tools
+
+    def restore(self) -> None:
+        """Gives the tokenizer its own template back, which writes the day's date."""
+        if self.template is not None:
+            self.tokenizer.chat_template = self.template
 
     def rows(self, examples: Sequence[Example]) -> Iterator[Row]:
         """The rows of the examples, in their order; raises Problem."""
@@ -90,7 +126,7 @@ class Encoder:
                     learnt |= (offsets[:, 0] >= begin) & (offsets[:, 0] < end)
                 learnt &= offsets[:, 1] > offsets[:, 0]  # not what the tokenizer adds of its own
                 learnt[:1] = False  # nothing comes before it
-                yield Row(numpy.asarray(made["input_ids"][place], numpy.int32), learnt)
+                yield Row(numpy.asarray(made["input_ids"][place], numpy.int32), learnt, some[index].good)
 
     def _text(self, example: Example) -> tuple[str, list[tuple[int, int]]]:
         """The text of an example and the parts of it, from character to character, that are learnt."""
@@ -215,11 +251,33 @@ class Encoder:
     def render(self, messages: Sequence[Message], generation: bool, where: str, tools: Sequence[Any] = ()) -> str:
         """What the chat template writes; raises Problem if it refuses."""
         self._require_template()
+        return self._apply(self._form_for(messages), messages, generation, where, tools)
+
+    def _apply(self, form: Form, messages: Sequence[Message], generation: bool, where: str, tools: Sequence[Any]) -> str:
         with _said(where):
             written = self.tokenizer.apply_chat_template(
-                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation
+                [form(one) for one in messages], tools=list(tools) or None, tokenize=False, add_generation_prompt=generation
             )
         return str(written)
+
+    def _form_for(self, messages: Sequence[Message]) -> Form:
+        """How this template takes messages: the first form of which it writes everything, else as they are."""
+        calls = any("tool_calls" in one for one in messages)
+        if calls not in self.forms:
+            asked = {"role": "user", "content": "a question"}
+            function = {"name": "a_call", "arguments": {"a": "b"}}
+            called = {"tool_calls": [{"type": "function", "id": "call00000", "function": function}]}
+            answer = {"role": "assistant", "content": "" if calls else "an answer", **(called if calls else {})}
+            chat = Chat((asked, answer), 0, "the chat template")
+            self.forms[calls] = next((form for form in FORMS if self._writes(form, chat)), FORMS[0])
+        return self.forms[calls]
+
+    def _writes(self, form: Form, chat: Chat) -> bool:
+        try:
+            self._require_whole(chat, self._apply(form, chat.messages, False, chat.where, ()))
+        except Problem:
+            return False
+        return True
 
     def _render(self, chat: Chat, count: int, generation: bool) -> str:
         """The first messages of a conversation."""
@@ -233,19 +291,33 @@ class Encoder:
             return self._render(chat, len(chat.messages), False), []
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        form = self._form_for(chat.messages)
         special: dict[str, Any] = dict(self.tokenizer.special_tokens_map)
         with _said(chat.where):
             found: Any = render_jinja_template(
-                [list(chat.messages)], tools=list(chat.tools) or None, chat_template=template,
+                [[form(one) for one in chat.messages]], tools=list(chat.tools) or None, chat_template=template,
                 return_assistant_tokens_mask=True, **special,
             )  # fmt: skip
         texts, marks = found
         return texts[0], [(start, end) for start, end in marks[0]]
 
     def _require_template(self) -> None:
+        if self.tokenizer.chat_template != self.template and self.template is not None:
+            self._once(f"the chat template writes today's date: it is taken to be {TODAY}, in training and in predict")
         if self.tokenizer.chat_template is None:
             begins = bool(self.tokenizer.bos_token) and self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
             self.tokenizer.chat_template = OUR_TEMPLATE.replace("FIRST", str(begins).lower())
+
+
+def _dated(template: Any) -> Any:
+    """A chat template, or several by name, with one date in place of today's."""
+    if isinstance(template, dict):
+        return {name: _dated(one) for name, one in template.items()}
+    if not isinstance(template, str):
+        return template
+    return re.sub(
+        r"strftime_now\(\s*(['\"])(.*?)\1\s*\)", lambda found: repr(TODAY.strftime(found[2])), template, flags=re.DOTALL
+    )
 
 
 @contextlib.contextmanager
@@ -304,7 +376,7 @@ def parted(row: Row, part: slice) -> Row:
     """A part of a row; nothing comes before its first token, which is not learnt."""
     learnt = row.learnt[part].copy()
     learnt[:1] = False
-    return Row(row.tokens[part], learnt)
+    return Row(row.tokens[part], learnt, row.good)
 
 
 def fit(rows: Iterable[Any], wheres: Sequence[str], length: int, too_long: str, what: str) -> Fitted:
@@ -380,6 +452,10 @@ class Rows(Dataset):
     def learnt(self) -> int:
         """Tokens that are learnt."""
         return sum(int(part.learnt.sum()) for row in self.rows for part in (row if isinstance(row, tuple) else (row,)))
+
+    def said(self) -> str:
+        """What is learnt, in words."""
+        return f"{self.learnt()} of {self.tokens()} tokens are learnt"
 
 
 def collate(rows: Sequence[Row | tuple[Row, ...]]) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Fine-tunes a causal language model on instructions, or on preferences, from hyperparameters alone.
+"""Fine-tunes a causal language model on instructions, preferences or rewards, from hyperparameters alone.
 
     python demo_data.py instructions data                                # a small data set, and a small model
     python fine_tune.py --train data/train --model data/model --epochs 3
@@ -27,12 +27,15 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import _instructions
+import _rewards
 import _told
 
-RATES = {("sft", "lora"): 2e-4, ("sft", "full"): 2e-5, ("dpo", "lora"): 2e-5, ("dpo", "full"): 2e-6}
+RATES = {"lora": 2e-4, "full": 2e-5}  # of sft and reward; a tenth for the rest, which start from what can answer
+BETAS = {"grpo": 0.0}  # 0.1 for the rest
 PARTS = ("train", "validation", "test")
 
 
@@ -40,16 +43,30 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     """Reads the command line; raises Problem."""
     hp = Parser.declared(__file__).read(argv)
     if hp.learning_rate is None:
-        hp.learning_rate = RATES[hp.objective, hp.method]
+        hp.learning_rate = RATES[hp.method] * (1 if hp.objective in ("sft", "reward") else 0.1)
+    if hp.beta is None:
+        hp.beta = BETAS.get(hp.objective, 0.1)
     if hp.lora_alpha is None:
         hp.lora_alpha = 2.0 * hp.lora_rank
     if hp.merge and hp.method == "full":
         raise Problem("merge is true, but there is no adapter to merge: set method to lora, or leave merge out")
-    if hp.packing and hp.objective == "dpo":
-        raise Problem("packing is true, but pairs are not packed: leave it out for dpo")
-    if hp.too_long == "split" and hp.objective == "dpo":
-        raise Problem("too_long is split, but half an answer is not preferred to another: cut, skip or refuse for dpo")
+    if hp.packing and hp.objective != "sft":
+        raise Problem(f"packing is true, but pairs are not packed: leave it out for {hp.objective}")
+    if hp.too_long == "split" and hp.objective != "sft":
+        raise Problem(f"too_long is split, but half an answer is not judged: cut, skip or refuse for {hp.objective}")
+    if hp.objective == "grpo" and not (hp.predict or hp.merge_to):
+        require_groups(hp)
     return hp
+
+
+def require_groups(hp: Namespace) -> None:
+    """Raises Problem where a job of grpo could not compare the answers to one prompt."""
+    if hp.sharding == "shard":
+        raise Problem("sharding is shard, but grpo answers with the whole model: leave it out")
+    if hp.batch_size % (hp.generations * hp.gradient_accumulation_steps):
+        parts = f" times {hp.gradient_accumulation_steps} parts" * (hp.gradient_accumulation_steps > 1)
+        raise Problem(f"batch_size is {hp.batch_size}, not a multiple of generations ({hp.generations}){parts}")
+    _rewards.functions_in(hp.rewards)
 
 
 def starting_model(hp: Namespace) -> str | None:
@@ -100,13 +117,16 @@ def main() -> None:
     """The command line."""
     hp = hyperparameters(sys.argv[1:])
     require_libraries(__file__)
+    if hp.objective == "grpo" and find_spec("trl") is None:
+        raise Problem("objective grpo needs trl, not installed here: pip install 'trainshed[finetune]'")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # TRL's
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # ranks are as many as cores
     model = starting_model(hp)
-    if hp.predict:
+    if hp.predict or hp.merge_to:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
         import _answers
 
-        _answers.answer(hp, model)
+        (_answers.answer if hp.predict else _answers.merge)(hp, model)
         return
     if model is None and not hp.check_data:
         raise Problem("there is no model to start from: add a channel model, or give --model, a folder or a name on the hub")

@@ -28,7 +28,6 @@ from _common import (
     piped,
     previous_model,
     run,
-    whole_file,
     write_json,
 )
 
@@ -54,6 +53,7 @@ import _listed
 import _networks
 import _pictures
 import _told
+import _weights
 import numpy
 import torch
 from _epochs import require_finite
@@ -509,6 +509,8 @@ class Training:
             self.network, self.architecture = load_for(self.data, previous)
             size = f"width {self.architecture.width}, depth {self.architecture.depth}"
             world.say(f"going on from the model in {previous}: {size}")
+        if world.rank == 0:
+            _weights.require_export(hp, self.network, self.data.shape)
         self.network.to(world.device)
         further = source is not None and source.folder is not None
         if hp.learning_rate is None:
@@ -581,6 +583,7 @@ class Training:
             }
             facts = {"hyperparameters": used(hp), "metrics": self.results, "fingerprint": self.data.labels}
             save(self.network, self.architecture, Path(hp.model_dir), trained, facts)
+            _weights.export(hp, self.network, self.data.shape, Path(hp.model_dir))
             write_json(Path(hp.output_data_dir) / "metrics.json", {**trained, **self.results})
             if not stopped:
                 _pictures.guarded(self.draw)
@@ -777,7 +780,7 @@ def save(
 ) -> None:
     """Writes the model and model.json, which says what it is and how far it was trained.
 
-    A small network: model.pt (a state_dict) and config.json (the architecture); of a library: as it reads them itself.
+    A small network: model.safetensors and config.json (the architecture); of a library: as it reads them itself.
     """
     about = {"program": "image_classification", "trainshed": trainshed.__version__, "trained": trained, **facts}
     if isinstance(network, _networks.Network):
@@ -785,9 +788,7 @@ def save(
         _networks.save(network, architecture, target)
         write_json(target / "model.json", about | {"network": asdict(architecture), "classes": architecture.classes})
         return
-    state = {name: value.detach().cpu() for name, value in network.state_dict().items()}
-    with whole_file(target / "model.pt") as path:
-        torch.save(state, path)
+    _weights.save(network, target)
     write_json(target / "config.json", {"architecture": asdict(architecture), "trained": trained})
     write_json(target / "model.json", about | {"classes": architecture.classes})
 
@@ -810,7 +811,7 @@ def small(root: Path) -> tuple[Network, Architecture]:
     config = json.loads((root / "config.json").read_text(encoding="utf-8"))
     architecture = Architecture(**config["architecture"])
     network = Network(architecture)
-    network.load_state_dict(torch.load(root / "model.pt", map_location="cpu", weights_only=True))
+    _weights.load(network, root)
     return network.eval(), architecture
 
 

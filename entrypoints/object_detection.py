@@ -11,7 +11,7 @@ and so on, as the platform's object detection has them. README.md beside this fi
 
 from __future__ import annotations
 
-from _common import Parser, Problem, World, previous_model, run, whole_file
+from _common import Parser, Problem, World, previous_model, run
 from _predicting import Answers
 
 from trainshed.checkpoint import listen
@@ -34,6 +34,7 @@ import _epochs
 import _images
 import _pictures
 import _told
+import _weights
 import numpy
 import torch
 from _boxes import Marks
@@ -42,7 +43,6 @@ from semantic_segmentation import layer
 from torch import Tensor, nn
 from torch.nn import functional
 
-WEIGHTS = "model.pt"
 MOST = 100  # boxes of a picture that are measured, as COCO has it
 STRIDE = 4  # of our own network: pixels a cell
 
@@ -173,8 +173,8 @@ class Network(_bodies.Fed):
         answer = self.body(pixel_values=pixels, labels=told)
         return answer, answer.loss
 
-    def found(self, answer: Any, count: int) -> list[Tensor]:
-        """The likeliest boxes of each picture, by what the body says: (n, 6) of class, score and edges, the best first."""
+    def said(self, answer: Any, count: int) -> tuple[Tensor, Tensor]:
+        """Scores (N, Q, classes) and boxes (N, Q, 4), as middle and size, of what the body says."""
         if self.borrowed:
             logits, boxes = answer.logits.float(), answer.pred_boxes.float()  # (N, Q, classes or one more), (N, Q, 4)
             scores = logits.sigmoid() if logits.shape[-1] == count else logits.softmax(-1)[..., :count]
@@ -182,12 +182,29 @@ class Network(_bodies.Fed):
             heat = answer[:, :count].float().sigmoid()
             heat = torch.where(functional.max_pool2d(heat, 3, 1, 1) == heat, heat, 0)  # one box for one thing
             scores, boxes = heat.flatten(2).transpose(1, 2), boxes_of(answer[:, -4:].float()).flatten(2).transpose(1, 2)
+        return scores, boxes
+
+    def found(self, answer: Any, count: int) -> list[Tensor]:
+        """The likeliest boxes of each picture, by what the body says: (n, 6) of class, score and edges, the best first."""
+        scores, boxes = self.said(answer, count)
         made = []
         for score, box in zip(scores, boxes, strict=True):
             best = score.flatten().topk(min(MOST, score.numel()))
             where, kind = best.indices // count, best.indices % count
             made.append(torch.cat([kind[:, None].float(), best.values[:, None], edges(box[where]).clamp(0, 1)], dim=1))
         return made
+
+
+class Exported(nn.Module):
+    """Raw pixel values to scores (N, Q, classes) and edges (N, Q, 4) of boxes, in parts of the picture; for ONNX."""
+
+    def __init__(self, network: Network, count: int) -> None:
+        super().__init__()
+        self.network, self.count = network, count
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        scores, boxes = self.network.said(self.network(images), self.count)
+        return scores, edges(boxes).clamp(0, 1)
 
 
 def borrowed(root: Path, classes: list[str], shape: tuple[int, int, int]) -> tuple[Network, Architecture]:
@@ -226,6 +243,8 @@ class Detection(_epochs.Task):
         world.require_same("the ranks see different data", self.data.summary())
         torch.manual_seed(hp.seed)
         self.network, self.made = self._begin()
+        if world.rank == 0:
+            _weights.require_export(hp, Exported(self.network, len(self.made.classes)), self.made.shape)
         self.network.to(world.device)
         hp.learning_rate = hp.learning_rate if hp.learning_rate is not None else 0.0001 if self.made.library else 0.01
         self.amp = world.bfloat16(hp.amp)
@@ -332,12 +351,12 @@ class Detection(_epochs.Task):
         return f"{values.mean():.3f}", f"{values[0]:.3f}", str(sum(map(len, there))), str(sure)
 
     def save(self, target: Path) -> dict[str, Any]:
-        """Writes the network, as Transformers reads it or as a state_dict."""
+        """Writes the network, as Transformers reads it or as a state_dict, and as ONNX if asked."""
         if self.made.library:
             _bodies.save(self.network.body, target)
         else:
-            with whole_file(target / WEIGHTS) as path:
-                torch.save({name: value.detach().cpu() for name, value in self.network.body.state_dict().items()}, path)
+            _weights.save(self.network.body, target)
+        _weights.export(self.hp, Exported(self.network, len(self.made.classes)), self.made.shape, target)
         return {"architecture": asdict(self.made)}
 
 
@@ -360,7 +379,7 @@ def load(model_dir: str | Path) -> tuple[Network, Architecture]:
             network = Network(made, network.body)
         else:
             network = Network(made, Small(made))
-            network.body.load_state_dict(torch.load(root / WEIGHTS, map_location="cpu", weights_only=True))
+            _weights.load(network.body, root)
     except Problem:
         raise
     except Exception as error:  # of JSON, zip files, pickle and torch

@@ -33,13 +33,12 @@ import _epochs
 import _images
 import _masks
 import _pictures
+import _weights
 import numpy
 import torch
 from image_classification import Block, norm
 from torch import Tensor, nn
 from torch.nn import functional
-
-WEIGHTS = "model.pt"
 
 
 def hyperparameters(argv: Sequence[str]) -> Namespace:
@@ -167,6 +166,8 @@ class Segmentation(_epochs.Task):
         world.require_same("the ranks see different data", self.data.summary())
         torch.manual_seed(hp.seed)
         self.network, self.made = self._begin()
+        if world.rank == 0:
+            _weights.require_export(hp, self.network, self.made.shape)
         self.network.to(world.device)
         hp.learning_rate = hp.learning_rate if hp.learning_rate is not None else 0.0005 if self.made.library else 0.005
         self.amp = world.bfloat16(hp.amp)
@@ -255,12 +256,12 @@ class Segmentation(_epochs.Task):
         )
 
     def save(self, target: Path) -> dict[str, Any]:
-        """Writes the network, as Transformers reads it or as a state_dict."""
+        """Writes the network, as Transformers reads it or as a state_dict, and as ONNX if asked."""
         if self.made.library:
             _bodies.save(self.network.body, target)
         else:
-            with whole_file(target / WEIGHTS) as path:
-                torch.save({name: value.detach().cpu() for name, value in self.network.body.state_dict().items()}, path)
+            _weights.save(self.network.body, target)
+        _weights.export(self.hp, self.network, self.made.shape, target)
         return {"architecture": asdict(self.made)}
 
 
@@ -282,7 +283,7 @@ def load(model_dir: str | Path) -> tuple[Network, Architecture]:
             network, _ = borrowed(root, made.classes, tuple(made.shape))  # type: ignore[arg-type]
             return Network(made, network.body).eval(), made
         network = Network(made, Small(made))
-        network.body.load_state_dict(torch.load(root / WEIGHTS, map_location="cpu", weights_only=True))
+        _weights.load(network.body, root)
     except Problem:
         raise
     except Exception as error:  # of JSON, zip files, pickle and torch

@@ -25,6 +25,14 @@ def dark_and_bright(count: int) -> Any:
     return (pixels + 150 * (numpy.arange(count) % 2)[:, None, None, None]).astype(numpy.uint8)
 
 
+def state(path: Path) -> dict[str, Any]:
+    """The weights in a folder, by name."""
+    from safetensors.torch import load_file
+
+    found: dict[str, Any] = load_file(path / "model.safetensors")
+    return found
+
+
 def trained_here(program: ModuleType, hp: Namespace) -> Any:
     """The image classifier's job of these hyperparameters, after it has run in this process."""
     job = program.Training(hp, program.World(0, 1, 0, torch.device("cpu")))

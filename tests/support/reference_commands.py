@@ -50,6 +50,7 @@ EXAMPLES = {
     "models get": "trainshed models get digits@champion copy",
     "models rm": "trainshed models rm digits:1 --force",
     "models verify": "trainshed models verify",
+    "models merge": "trainshed models merge RUN whole",
     "export kubernetes": "trainshed export kubernetes job.yaml > manifests.yaml",
     "export sagemaker": "trainshed export sagemaker job.yaml > request.json",
     "export algorithm": "trainshed export algorithm image_classification --image 1.dkr.ecr.eu-west-1.amazonaws.com/t:1",

@@ -66,7 +66,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio": set(),
     "studio/rules": {*GROUND, "metrics", "observe"},
     "studio/pages": {*GROUND, "metrics", "observe", "parallel"},  # of parallel the order of a schedule's work alone
-    "studio/models": RUNNER_PARTS,
+    "studio/models": {*RUNNER_PARTS, "algorithms"},
     "studio/lineage": RUNNER_PARTS,
     "studio/tracking": {*RUNNER_PARTS, "metrics"},
     "studio/ui": {

@@ -73,6 +73,40 @@ def test_a_job_needs_its_name_and_channels_alone(project: Project, data: Path) -
     assert "test_perplexity" in done.output and "Traceback" not in done.output
 
 
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.heavy)])
+def test_an_adapter_names_its_model_and_is_merged_into_it(
+    packed: bool, project: Project, data: Path, tmp_path: Path
+) -> None:
+    base = data / "model"
+    if packed:
+        (tmp_path / "packed").mkdir()
+        shutil.make_archive(str(tmp_path / "packed/model"), "gztar", base)
+        base = tmp_path / "packed"
+    channels = (f"--channel=train={data / 'train'}", f"--channel=model={base}")
+    settings = ("--hp", "max_steps=3", "--hp", "learning_rate=0.01")
+    done = project.trainshed("run", "fine_tune", *channels, *settings, OMP_NUM_THREADS="1")
+    assert done.status == 0, done.output
+    folder = project.run / "algo-1/model"
+    for file, name in (("adapter_config.json", "base_model_name_or_path"), ("model.json", "base")):
+        assert json.loads((folder / file).read_text())[name] == str(base)
+
+    whole = tmp_path / "whole"
+    given = ("--base", str(data / "model")) if packed else ()
+    merged = project.trainshed("models", "merge", str(project.run), str(whole), *given)
+
+    assert merged.status == 0, merged.output
+    tokens = torch.arange(1, 20)[None]
+    own = peft.PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(data / "model"), folder)
+    with torch.no_grad():
+        one, other = own(tokens).logits, transformers.AutoModelForCausalLM.from_pretrained(whole)(tokens).logits
+    assert torch.allclose(one, other, atol=1e-4)
+    assert transformers.AutoTokenizer.from_pretrained(whole).chat_template
+    again = project.trainshed("models", "merge", str(folder), str(whole), *given)
+    assert again.status != 0 and "is there, and is not an empty folder" in again.output
+    nothing = project.trainshed("models", "merge", str(whole), str(tmp_path / "more"))
+    assert nothing.status != 0 and "holds a whole model, not an adapter" in nothing.output
+
+
 def test_two_ranks_stop_on_notice_and_learn_what_one_does(tuning: Options, tune: Train, data: Path, tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     settings = {"method": "full", "packing": "true", "max_length": "64", "lr_schedule": "constant", "warmup_ratio": "0"}

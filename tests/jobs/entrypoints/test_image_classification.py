@@ -14,7 +14,7 @@ import pytest
 
 from support import programs
 from support.lazy import Lazy
-from support.pictures import stop_at, trained_here
+from support.pictures import state, stop_at, trained_here
 from support.programs import Module, Options
 
 pytestmark = pytest.mark.torch
@@ -60,10 +60,6 @@ def trained(stopped: tuple[Path, dict[str, str], str, str], stopped_at: dict[str
     root, variables, *_ = stopped
     with programs.started(PROGRAM, *ARGUMENTS, cwd=root, ranks=2, **variables) as run:
         yield root, run.succeed(), run.errors[0]
-
-
-def state(path: Path) -> dict[str, Any]:
-    return torch.load(path, weights_only=True)
 
 
 def test_one_sigterm_stops_all_ranks_at_a_step_with_a_checkpoint(
@@ -127,7 +123,7 @@ def test_a_job_on_two_ranks_that_was_stopped_ends_with_the_weights_of_one_that_n
     """For one rank, `test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was`."""
     variables = programs.job_folder(tmp_path / "job", job / "digits", "train", "test")
     programs.run(PROGRAM, *ARGUMENTS, cwd=tmp_path, ranks=2, **variables)
-    through, resumed = state(tmp_path / "job/model/model.pt"), state(trained[0] / "model/model.pt")
+    through, resumed = state(tmp_path / "job/model"), state(trained[0] / "model")
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
 
@@ -230,14 +226,14 @@ def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
 ) -> None:
     hp = options(augment="shift")
     trained_here(program, hp)
-    through = state(Path(hp.model_dir) / "model.pt")
+    through = state(Path(hp.model_dir))
     hp = Namespace(**{**vars(hp), "checkpoint_dir": Path(hp.model_dir).parent / "checkpoints"})
     with monkeypatch.context() as patch:
         stop_at(9, program, patch)
         assert trained_here(program, hp).at.step == 9
-    assert not all(torch.equal(through[name], at_nine) for name, at_nine in state(Path(hp.model_dir) / "model.pt").items())
+    assert not all(torch.equal(through[name], at_nine) for name, at_nine in state(Path(hp.model_dir)).items())
     trained_here(program, hp)
-    resumed = state(Path(hp.model_dir) / "model.pt")
+    resumed = state(Path(hp.model_dir))
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
 

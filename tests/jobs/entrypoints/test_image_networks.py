@@ -14,7 +14,7 @@ import pytest
 from support import programs
 from support.extras import needs
 from support.lazy import Lazy
-from support.pictures import dark_and_bright, stop_at, trained_here
+from support.pictures import dark_and_bright, state, stop_at, trained_here
 from support.programs import Module, Options
 
 pytestmark = pytest.mark.torch
@@ -140,7 +140,7 @@ def test_the_weights_of_torchvision_are_known_by_the_name_of_their_file(
     torch.save(models.resnet18(num_classes=5).state_dict(), tmp_path / "trained" / "resnet18-f37072fd.pth")
     trained_here(program, options(previous_model=tmp_path / "trained"))
     plain = models.get_model("resnet18", num_classes=2)
-    plain.load_state_dict(torch.load(tmp_path / "model" / "model.pt", weights_only=True))
+    plain.load_state_dict(state(tmp_path / "model"))
     program.load(tmp_path / "model")
     old = torch.load(tmp_path / "trained" / "resnet18-f37072fd.pth", weights_only=True)
     assert torch.equal(old["bn1.running_mean"], plain.state_dict()["bn1.running_mean"]), "statistics are not learnt again"

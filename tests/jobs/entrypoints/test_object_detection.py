@@ -14,6 +14,7 @@ from jobs.entrypoints import picture_mutants as mutants
 from support import programs
 from support.extras import needs
 from support.lazy import Lazy
+from support.pictures import state
 from support.programs import Module, Train
 
 pytestmark = pytest.mark.torch
@@ -50,7 +51,7 @@ def test_it_learns_where_the_shapes_are(tmp_path: Path, module: Module) -> None:
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(boxes: Path) -> None:
     arguments = (*SMALL, "--checkpoint_steps", "2", "--log_interval", "1", "--augment", "flip", "--epochs", "4")
     programs.kill_and_go_on(PROGRAM, *arguments, cwd=boxes, line="^metric train_loss=.* step=7$")
-    through, resumed = (torch.load(boxes / name / "model.pt", weights_only=True) for name in ("through", "model"))
+    through, resumed = (state(boxes / name) for name in ("through", "model"))
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
 

@@ -14,6 +14,7 @@ from jobs.entrypoints import picture_mutants as mutants
 from support import programs
 from support.extras import needs
 from support.lazy import Lazy
+from support.pictures import state
 from support.programs import Module, Train
 
 pytestmark = pytest.mark.torch
@@ -24,10 +25,6 @@ torch: Any = Lazy("torch")
 PROGRAM = "semantic_segmentation.py"
 CHANNELS = ("--train", "train", "--train_annotation", "train_annotation")
 SMALL = (*CHANNELS, "--width", "4", "--epochs", "2", "--device", "cpu")
-
-
-def weights(path: Path) -> dict[str, Any]:
-    return torch.load(path, weights_only=True)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +66,7 @@ def test_masks_are_written_that_are_as_good_as_was_measured(program: ModuleType,
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(shapes: Path) -> None:
     arguments = (*SMALL, "--checkpoint_steps", "2", "--log_interval", "1", "--augment", "flip", "--epochs", "4")
     programs.kill_and_go_on(PROGRAM, *arguments, cwd=shapes, line="^metric train_loss=.* step=7$")
-    through, resumed = weights(shapes / "through" / "model.pt"), weights(shapes / "model" / "model.pt")
+    through, resumed = state(shapes / "through"), state(shapes / "model")
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
 

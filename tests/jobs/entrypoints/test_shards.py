@@ -15,7 +15,7 @@ from support import programs
 from support.extras import needs
 from support.lazy import Lazy
 from support.own_s3 import own_s3, put
-from support.pictures import stop_at, trained_here
+from support.pictures import state, stop_at, trained_here
 from support.programs import Module, Options
 from support.runner_project import Project
 
@@ -92,7 +92,7 @@ def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
     program: ModuleType, options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def weights() -> dict[str, Any]:
-        return torch.load(tmp_path / "model" / "model.pt", weights_only=True)
+        return state(tmp_path / "model")
 
     trained_here(program, options())
     through = weights()

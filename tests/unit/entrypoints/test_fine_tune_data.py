@@ -153,7 +153,6 @@ def test_a_template_without_ends_of_turns_is_said_once(
 @pytest.mark.parametrize(
     ("template", "which"),
     [
-        (f"{LOOP}{PARTS}{{% endfor %}}", 0),
         (LOOP + "{{ m.content if loop.last else 'earlier' }}|{% endfor %}", 0),
         (LOOP + "{% if m.role == 'user' %}{{ m.content }}{% endif %}|{% endfor %}", 1),
         (LOOP + "{{ m.content | upper }}|{% endfor %}", 0),
@@ -230,6 +229,11 @@ SHAPES = {  # of models in wide use, in words of our own: what is learnt of `tal
         + "<|assistant|>\n{% endif %}",
         "twobye<|endoftext|>\n",
     ),
+    "parts of a message": (
+        LOOP
+        + "<|{{ m.role }}|>{% for part in m.content if part.type == 'text' %}{{ part.text }}{% endfor %}<|end|>{% endfor %}",
+        "<|assistant|>two<|end|><|assistant|>bye<|end|>",
+    ),
     "no prompt of its own": (
         LOOP + "<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}",
         "<|assistant|>two<|end|><|assistant|>bye<|end|>",
@@ -254,6 +258,32 @@ def test_shapes_of_templates_train_or_are_refused_with_words(
         return
     assert learnt(module, tokenizer, "completion", chat) == [wanted]
     assert ("such turns are context, and not learnt" in capsys.readouterr().err) == ("last question" in shape)
+
+
+def test_a_template_that_writes_today_writes_one_date_in_training_alone(
+    module: Module, tokenizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = (
+        "{{ strftime_now('%d %b %Y') }}|" + LOOP + '{{ m.role }}:{{ strftime_now( "%Y" ) }}:{{ m.content }}|{% endfor %}'
+    )
+    tokenizer.chat_template = template
+    encoder = module("_turns").Encoder(tokenizer, "completion")
+    texts = [encoder.render(turns("one", "two")["messages"], False, "x:1") for _ in range(2)]
+    assert texts == ["26 Jul 2024|user:2024:one|assistant:2024:two|"] * 2
+    assert capsys.readouterr().err.count("the chat template writes today's date: it is taken to be 2024-07-26") == 1
+    encoder.restore()
+    assert tokenizer.chat_template == template
+
+
+def test_a_template_that_adds_the_arguments_of_calls_as_text_is_given_text(module: Module, tokenizer: Any) -> None:
+    tokenizer.chat_template = (
+        LOOP + "{{ m.role }}:{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments }}{% endfor %}|{% endfor %}"
+    )
+    call = {"type": "function", "id": "7", "function": {"name": "rain", "arguments": {"city": "Malmö"}}}
+    talk = ({"role": "user", "content": "one"}, {"role": "assistant", "content": "", "tool_calls": [call]})
+    chat = module("_instructions").Chat(talk, 0, "x:1")
+    assert learnt(module, tokenizer, "completion", chat) == ['assistant:rain{"city": "Malmö"}|']
 
 
 def test_a_tokenizer_with_several_templates_takes_that_for_tools(module: Module, tokenizer: Any) -> None:
@@ -565,7 +595,7 @@ def test_several_sets_are_mixed(program: ModuleType, tuning: Options, tmp_path: 
         ({"text": "a", "tools": [{"name": "f"}]}, "tools: tools and their calls are of messages: write the line as"),
         ({**GOOD, "images": ["a.png"]}, "data.jsonl:2: images: pictures, sounds and videos are not served"),
         ({**GOOD, "weight": 0.5}, "data.jsonl:2: weight is 0.5: lines have no weights here"),
-        ({**GOOD, "label": False}, "data.jsonl:2: label is False, as KTO has it, which is not served: keep the lines whose"),
+        ({**GOOD, "label": False}, "data.jsonl:2: label is False, as KTO has it: set objective to kto, or keep the"),
         ({"prompt": "a", "completion": "b", "label": True}, "label is True, as KTO has it"),
         ({"prompt": "a", "completion": "b", "label": 0}, "label is 0, as KTO has it"),
         ({"prompt": "a", "completion": "b", "system": "be kind"}, "system: write it as the first message, with the role"),
@@ -627,3 +657,92 @@ def test_bytes_that_are_no_utf_8_and_folders_without_data_are_named(
     (tmp_path / "empty/x.jsonl").write_text("\n")
     with pytest.raises(program.Problem, match=r"its files are empty"):
         program.load_data(tuning(train=tmp_path / "empty"))
+
+
+OPINION = {"prompt": "a", "completion": "b", "label": True}
+
+
+@pytest.mark.parametrize(
+    ("objective", "line", "words"),
+    [
+        ("kto", {**OPINION, "label": None}, "data.jsonl:2: label is None, neither true nor false"),
+        ("kto", {**OPINION, "label": "yes"}, "data.jsonl:2: label is 'yes', neither true nor false"),
+        ("kto", {**OPINION, "label": 0.5}, "data.jsonl:2: label is 0.5, neither true nor false"),
+        ("kto", {"prompt": "a", "completion": "b"}, "data.jsonl:2: has no label; kto needs messages, prompt and completion"),
+        ("kto", {"text": "a", "label": True}, "data.jsonl:2: text has no prompt; kto judges an answer to one"),
+        (
+            "kto",
+            {"messages": [*turns("a", "b")["messages"], {"role": "user", "content": "c"}], "label": True},
+            "data.jsonl:2: messages end with the turn of user; kto judges the assistant's last one",
+        ),
+        (
+            "kto",
+            {"prompt": "a", "chosen": "b", "rejected": "c", "label": True},
+            "has no completion .. objective dpo, orpo",
+        ),
+        ("orpo", {"prompt": "a", "chosen": "b"}, "data.jsonl:2: has no rejected; orpo needs prompt, chosen and rejected"),
+        ("reward", {"prompt": "a", "chosen": "b", "rejected": "b"}, "data.jsonl:2: chosen and rejected are the same"),
+        ("grpo", {"question": "a"}, "data.jsonl:2: has neither prompt nor messages (its fields: question)"),
+        ("grpo", {"prompt": ""}, "data.jsonl:2: prompt is empty"),
+        (
+            "grpo",
+            {"prompt": "a", "completion": "b"},
+            "completion: reward functions are given something else",
+        ),
+        ("grpo", {"prompt": "a", "images": ["a.png"]}, "data.jsonl:2: images: pictures, sounds and videos are not served"),
+        ("grpo", {"messages": [{"role": "assistant", "content": "b"}]}, "messages: there is nothing to answer"),
+    ],
+)
+def test_a_bad_opinion_pair_or_prompt_is_named(
+    objective: str, line: object, words: str, program: ModuleType, tuning: Options, tmp_path: Path
+) -> None:
+    good = {"kto": OPINION, "grpo": {"prompt": "a"}}.get(objective, {"prompt": "a", "chosen": "b", "rejected": "c"})
+    hp = tuning(train=lines(tmp_path / "train", good, line, line), objective=objective, **judged(tmp_path, objective))
+    with pytest.raises(program.Problem) as raised:
+        program.load_data(hp)
+    assert all(part in str(raised.value) for part in words.split(" .. "))
+
+
+def judged(folder: Path, objective: str, code: str = "def short(completions): ...") -> dict[str, object]:
+    """Hyperparameters that grpo wants."""
+    (folder / "rewards.py").write_text(code)
+    return {"rewards": folder / "rewards.py", "generations": 2} if objective == "grpo" else {}
+
+
+def test_an_opinion_is_of_the_last_turn_and_may_be_called_otherwise(
+    program: ModuleType, tuning: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [{**turns("a", "b", "c", "d"), "kto_tag": False}, {"instruction": "a", "output": "b", "label": 1}]
+    chat, plain = program.load_data(tuning(train=lines(tmp_path / "train", *given), objective="kto", validation_fraction=0))[
+        "train"
+    ]
+    assert (chat.first, chat.good, plain.good) == (3, False, True)
+    assert "bad, good" in capsys.readouterr().out
+
+
+def test_what_a_prompt_has_beside_it_is_for_the_rewards(program: ModuleType, tuning: Options, tmp_path: Path) -> None:
+    given = [{"prompt": "a", "answer": 7}, {**turns("a", "b"), "tests": ["x"]}]
+    hp = tuning(train=lines(tmp_path / "train", *given), objective="grpo", validation_fraction=0, **judged(tmp_path, "grpo"))
+    plain, chat = program.load_data(hp)["train"]
+    assert (plain.given, plain.columns) == ("a", {"answer": 7})
+    assert (chat.given, chat.columns) == ([{"role": "user", "content": "a"}], {"tests": ["x"]})
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "words"),
+    [
+        ({"rewards": ""}, "", "grpo has nothing to judge answers by: add a channel rewards"),
+        ({"rewards": "/nowhere"}, "", "rewards: /nowhere is not a file, and has none, of Python: give one"),
+        ({}, "def short(completions:\n", "rewards.py cannot be read as Python: .*line 1"),
+        ({}, "def short(texts): ...", "has no function with a parameter completions"),
+        ({"batch_size": 3}, "def short(completions): ...", "batch_size is 3, not a multiple of generations \\(2\\)$"),
+        ({"gradient_accumulation_steps": 4}, "def short(completions): ...", r"generations \(2\) times 4 parts$"),
+        ({"generations": 1}, "def short(completions): ...", "generations"),
+        ({"sharding": "shard"}, "def short(completions): ...", "sharding is shard, but grpo answers with the whole model"),
+    ],
+)
+def test_a_job_of_rewards_that_cannot_be_is_said_before_it_starts(
+    changed: dict[str, object], code: str, words: str, program: ModuleType, tuning: Options, tmp_path: Path
+) -> None:
+    with pytest.raises(program.Problem, match=words):
+        tuning(**{"objective": "grpo", **judged(tmp_path, "grpo", code), **changed})

@@ -27,7 +27,7 @@ FAMILIES = {
     "runs": "ls|show|diff|tag|note|rm|clone|rerun|lineage|compare",
     "tune": "TUNE.yaml|status|stop|report",
     "steps": "run|status|show|stop",
-    "models": "add|ls|show|tag|get|rm|verify",
+    "models": "add|ls|show|tag|get|rm|verify|merge",
     "export": "kubernetes|sagemaker|algorithm|csv|tensorboard|mlflow",
     "cache": "ls|rm|prune",
     "checkpoints": "list|verify|prune|convert",

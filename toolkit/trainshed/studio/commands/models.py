@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
         f"The store is what --store says, else {MODEL_STORE}, else ~/.local/share/trainshed/models. "
         "docs/models.md describes it."
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="add|ls|show|tag|get|rm|verify")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="add|ls|show|tag|get|rm|verify|merge")
 
     def action(name: str, what: str) -> Parser:
         made: Parser = actions.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
@@ -78,6 +78,12 @@ def add_arguments(parser: Parser) -> None:
     verified = action("verify", "read all files and compare them with their hashes; status 1 where one differs")
     verified.add_argument("versions", nargs="*", metavar="VERSION", help=f"{_ANY} (default: every version)")
 
+    about = "write an adapter of fine_tune into the model that it belongs to"
+    merged = actions.add_parser("merge", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    merged.add_argument("source", metavar="RUN|FOLDER", help="a run by its name or folder, or the folder of the adapter")
+    merged.add_argument("folder", metavar="FOLDER", help="a new or an empty folder, for the whole model")
+    merged.add_argument("--base", default="", metavar="MODEL", help="the model: a folder, or a name on the hub")
+
 
 def _add_changes(parser: Parser) -> None:
     parser.add_argument("--stage", action="append", default=[], metavar="STAGE", help="have a stage point to it: champion")
@@ -87,6 +93,8 @@ def _add_changes(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Does what is asked for; returns the exit status. Raises TrainshedError, UsageError."""
+    if options.action == "merge":  # it keeps nothing
+        return _merge(options)
     from trainshed.studio.models.storage import storage_at
     from trainshed.studio.models.store import ModelStore
 
@@ -95,6 +103,18 @@ def run(options: Namespace) -> int:
         "add": _add, "ls": _list, "show": _show, "tag": _tag, "get": _get, "rm": _remove, "verify": _verify,
     }  # fmt: skip
     return actions[options.action](store, options)
+
+
+def _merge(options: Namespace) -> int:
+    from trainshed.studio.models.merge import base_of, merge
+
+    made = run_or_none(options.source, os.path.isdir)
+    if made is None:
+        return merge(options.source, options.base, options.folder, os.environ)
+    from trainshed.runner.control.model_folder import model_folder
+
+    with model_folder(made) as folder:
+        return merge(folder, options.base or base_of(made), options.folder, os.environ)
 
 
 def _find(store: ModelStore, text: str) -> Version:

@@ -1,0 +1,85 @@
+"""Reward functions for grpo: those of a file of the user's, which is looked at before torch is loaded and run after it.
+
+A function that has a parameter `completions` is one. It is given the answers, as texts or as messages, and of `prompts`,
+`completion_ids` and the fields of the data those that it has parameters for: lists, one element an answer. It returns a
+number an answer, or None where it has nothing to say. TRL's reward functions are such.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import inspect
+import math
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from _common import Problem
+
+Judge = Callable[..., list[float | None]]
+
+
+def functions_in(path: str | None) -> tuple[Path, list[str]]:
+    """The file of Python that a path is or holds, and the names of its reward functions. Raises Problem."""
+    if not path:
+        raise Problem("grpo has nothing to judge answers by: add a channel rewards, or give --rewards FILE.py")
+    files = [Path(path)] if Path(path).is_file() else sorted(Path(path).glob("*.py"))
+    if len(files) != 1:
+        found = "has several files" if files else "is not a file, and has none,"
+        raise Problem(f"rewards: {path} {found} of Python: give one")
+    try:
+        tree = ast.parse(files[0].read_bytes(), str(files[0]))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise Problem(f"rewards: {files[0]} cannot be read as Python: {error}") from error
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    names = [one.name for one in functions if "completions" in {a.arg for a in one.args.args + one.args.kwonlyargs}]
+    if not names:
+        raise Problem(f"rewards: {files[0]} has no function with a parameter completions, as in def short(completions, **_)")
+    return files[0], names
+
+
+def load(path: str | None) -> list[Judge]:
+    """The reward functions, which check what they give. Runs the file. Raises Problem."""
+    file, names = functions_in(path)
+    spec = importlib.util.spec_from_file_location("rewards", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent))  # for what the file imports from beside it
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _failed(file, "the file", error) from error
+    finally:
+        sys.path.remove(str(file.parent))
+    return [_checked(file, getattr(module, name)) for name in names]
+
+
+def _checked(file: Path, function: Callable[..., Any]) -> Judge:
+    known = inspect.signature(function).parameters.values()
+    names = {one.name for one in known} if all(one.kind != one.VAR_KEYWORD for one in known) else None
+
+    @functools.wraps(function)
+    def judge(*, completions: Sequence[Any], **given: Any) -> list[float | None]:
+        try:
+            taken = {name: value for name, value in given.items() if names is None or name in names}
+            found = function(completions=completions, **taken)
+            rewards = [None if one is None else float(one) for one in found]
+        except Exception as error:
+            raise _failed(file, function.__name__, error) from error
+        if len(rewards) != len(completions):
+            raise Problem(f"rewards: {function.__name__} gave {len(rewards)} numbers for {len(completions)} completions")
+        if not all(one is None or math.isfinite(one) for one in rewards):
+            raise Problem(f"rewards: {function.__name__} gave a number that is not finite: give None for no opinion")
+        return rewards
+
+    return judge
+
+
+def _failed(file: Path, what: str, error: Exception) -> Problem:
+    lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(file)]
+    where = f"{file.name}:{lines[-1]}" if lines else file.name
+    return Problem(f"rewards: {what} failed in {where}: {type(error).__name__}: {error}")
