@@ -211,7 +211,8 @@ def _stand_in(value: torch.Tensor, device: torch.device, mesh: Any) -> torch.Ten
     copy = value.detach().to(device, copy=True)
     if mesh is None:
         return copy
-    return DTensor.from_local(copy, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    # What was gathered along another axis than the first lies in another order.
+    return DTensor.from_local(copy.contiguous(), mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def _put(
