@@ -22,6 +22,7 @@ from .ground.shards import local, norms, whole
 from .local_parts import refuse_local
 from .masters import refuse_plain
 from .mixing import refuse_mixing
+from .optimizer_check import OptimizerCheck, check_norm
 from .reads import install as install_reads
 from .session import grid, session
 
@@ -43,6 +44,8 @@ def clip_grad_norm_(
         gradients = [p.grad for p in given if p.grad is not None]
         with torch.no_grad():
             total = _norm_of_parts(gradients, norm_type, error_if_nonfinite)
+            if len(named := _named(given)) == len(gradients):
+                check_norm(total, named, norm_type)
             factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
             for gradient in gradients:
                 local(gradient).mul_(factor.to(gradient.device))
@@ -57,6 +60,8 @@ def clip_grad_norm_(
     others = [p.grad for p in given if id(p) not in known and p.grad is not None]
     with torch.no_grad():
         total = _total_norm(mine, others, norm_type, error_if_nonfinite)
+        if not others:
+            check_norm(total, mine.items(), norm_type)
         factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
         for gradient in [*mine.values(), *others]:
             local(gradient).mul_(factor.to(gradient.device))
@@ -79,7 +84,13 @@ def get_total_norm(
     if here is not None and here.tensor is not None and parts and not _divided():
         return _norm_of_parts(given, norm_type, error_if_nonfinite)
     if not _divided() or session.holding is None:
-        return _native_norm(given, norm_type, error_if_nonfinite, foreach)
+        norm = _native_norm(given, norm_type, error_if_nonfinite, foreach)
+        if given and session.holding is not None:
+            memory = {_memory(tensor) for tensor in given}
+            named = [(n, g) for n, g in session.holding.parts_of_gradients() if _memory(g) in memory]
+            if len(named) == len(given):
+                check_norm(norm, named, norm_type, together=parts)
+        return norm
     memory = {_memory(tensor) for tensor in given}
     held = session.holding.parameters
     mine = {n: p.grad for n, p in held.items() if p.grad is not None and _memory(p.grad) in memory}
@@ -88,6 +99,12 @@ def get_total_norm(
     own = {_memory(gradient) for gradient in mine.values()}
     others = [tensor for tensor in given if _memory(tensor) not in own]
     return _total_norm(mine, others, norm_type, error_if_nonfinite)
+
+
+def _named(parameters: Sequence[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    """Names and gradients of the model's own parameters that have one."""
+    known = session.holding.names if session.holding is not None else {}
+    return [(known[id(one)], one.grad) for one in parameters if id(one) in known and one.grad is not None]
 
 
 def _norm_of_parts(gradients: Sequence[torch.Tensor], norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
@@ -172,13 +189,45 @@ def install() -> None:
     scaler._unscale_grads_, scaler._check_scale_growth_tracker = _unscale_grads, _check_scale
 
 
-def _follow(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+def _follow(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     """Before a step of any optimizer: one that was made before parameters were sharded goes on with the shards."""
+    if session.trying:
+        return
     if session.holding is not None:
         session.holding.follow(optimizer)
     if session.grid is not None and session.grid.settings.master_weights and session.holding is not None:
         refuse_plain(optimizer, session.holding.names)
     _try(optimizer)
+    _compare(optimizer, closure=any(one is not None for one in (*args[1:], kwargs.get("closure"))))
+
+
+def _compare(optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
+    """In a verified step: what the optimizer makes of the model's parameters is compared when its step is over."""
+    after = session.after
+    if after is None or not after.due or session.comparing is not None or session.holding is None:
+        return
+    known = session.holding.names
+    if not any(id(one) in known for group in optimizer.param_groups for one in group["params"]):
+        return
+    after.taken = True
+    refusal = "it evaluates the loss itself" if closure else ""
+    check = OptimizerCheck(after, optimizer, refusal)
+    if not check.begin():
+        return
+    session.comparing = check
+    if optimizer not in session.watched:  # before the script's own, which may change what was made
+        session.watched.add(optimizer)
+        handle = optimizer.register_step_post_hook(_compare_made)
+        hooks: Any = optimizer._optimizer_step_post_hooks
+        hooks.move_to_end(handle.id, last=False)
+
+
+def _compare_made(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    """After the step."""
+    check = session.comparing
+    if check is not None and check.is_of(optimizer):
+        session.comparing = None
+        check.end()
 
 
 def _try(optimizer: torch.optim.Optimizer) -> None:

@@ -47,9 +47,15 @@ def updated(optimizer: torch.optim.Optimizer, holding: Holding | None) -> Iterat
             master.grad = _on_cpu(parameter.grad) if apart else parameter.grad
             parameters[index] = master
             masters.append(master)
+    if holding is not None:
+        names = holding.names
+        known = [(master, names.get(id(one))) for (*_, one), master in zip(places, masters, strict=True)]
+        holding.standing = {id(master): name for master, name in known if name is not None}
     try:
         yield
     finally:
+        if holding is not None:
+            holding.standing = {}
         with torch.no_grad(), torch.inference_mode(False):
             for (parameters, index, parameter), master in zip(places, masters, strict=True):
                 local(parameter.detach()).copy_(local(master.detach()).to(parameter.dtype))

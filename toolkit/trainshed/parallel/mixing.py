@@ -17,14 +17,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from .engine.remote_parameters import AbsentParameter
 from .ground.errors import PipelineError
 from .ground.shards import local
+from .session import session
 
 # Places of a stand-in along an axis, and how large a gradient is that others must not feel.
 _PLACES, _LARGE = 4, 1e4
 ASKS_ALL_RANKS = "asks_all_ranks"  # an optimizer with this attribute takes its norms over all ranks
+_KEPT = ("param_groups", "state", "defaults")  # what is put back by itself
 Found = list[list[torch.Tensor]]
 
 
@@ -114,7 +117,11 @@ def stepping(
         inspect.unwrap(type(optimizer).step)(optimizer)
 
     with _standing_in(optimizer, stand_ins, fresh), torch.no_grad():
-        yield step
+        session.trying = True
+        try:
+            yield step
+        finally:
+            session.trying = False
 
 
 def _copied(piece: nn.Parameter, is_large: bool) -> nn.Parameter:
@@ -127,10 +134,14 @@ def _copied(piece: nn.Parameter, is_large: bool) -> nn.Parameter:
 @contextmanager
 def _standing_in(optimizer: torch.optim.Optimizer, copies: list[list[nn.Parameter]], fresh: bool) -> Iterator[None]:
     """Within this context an optimizer has stand-ins alone, and all that it does is forgotten."""
-    groups, own, state = optimizer.param_groups, dict(vars(optimizer)), optimizer.state
+    groups, state = optimizer.param_groups, optimizer.state
+    every = [one for _, one in inner(optimizer)]
+    own = [dict(vars(one)) for one in every]
     before = [dict(group) for group in groups]
     real = [(one, one.grad) for group in groups for one in group["params"] if not isinstance(one, AbsentParameter)]
-    optimizer.state = defaultdict(dict)
+    for each in every:
+        vars(each).update({key: _apart(value) for key, value in vars(each).items() if key not in _KEPT})
+        each.state = defaultdict(dict)
     for group, given in zip(groups, copies, strict=True):
         for one, stand_in in () if fresh else zip(_here(group), given, strict=True):
             if one in state:
@@ -148,8 +159,23 @@ def _standing_in(optimizer: torch.optim.Optimizer, copies: list[list[nn.Paramete
         for group, kept in zip(groups, before, strict=True):
             group.clear()
             group.update(kept)
-        vars(optimizer).clear()
-        vars(optimizer).update(own)
+        for each, kept in zip(every, own, strict=True):
+            vars(each).clear()
+            vars(each).update(kept)
+
+
+def _apart(value: Any) -> Any:
+    """The same with tensors of its own, which a step may change in place; parameters have no gradient then."""
+    return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, nn.Parameter) else one.detach().clone(), value)
+
+
+def inner(optimizer: torch.optim.Optimizer, path: str = "") -> list[tuple[str, torch.optim.Optimizer]]:
+    """An optimizer, and those that it holds over the same groups (Lookahead): the names of their attributes, and they."""
+    found = [(path, optimizer)]
+    for name, one in vars(optimizer).items():
+        if isinstance(one, torch.optim.Optimizer) and one.param_groups is optimizer.param_groups:
+            found += inner(one, f"{path}{name}.")
+    return found
 
 
 def _cut(value: Any, parameter: torch.Tensor) -> Any:

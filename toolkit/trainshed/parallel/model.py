@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from trainshed.checkpoint.weights import SHARD_BYTES
+from trainshed.contract.wire.variables import PIPELINE_BEGUN
 
 from .clip import install
 from .delayed.tape import Addresses
@@ -23,6 +24,7 @@ from .engine.stage_shards import StageShards
 from .engine.suitable import check_kind, check_names
 from .engine.tensor.divided_steps import TensorEngine
 from .engine.tensor.joint_steps import JointEngine
+from .engine.verify.after_gradients import AfterGradients
 from .float8 import in_float8
 from .full_model import on_first_rank
 from .gather import gather_model, load_model, plain
@@ -151,8 +153,12 @@ class PipelineModel(nn.Module):
         self._read_pins()
         hook = module.register_forward_pre_hook(_within_steps)
         self.holding.when_partitioned(lambda: _put_first(module, hook))
+        _tell_train()
         session.model = self
         session.holding = self.holding
+        if grid().world > 1:
+            session.after = AfterGradients(self.holding)
+            self.holding.at_end = session.after.ended
         install()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -377,6 +383,13 @@ def _in_half(module: nn.Module) -> None:
             halve(module, kind)
     else:
         halve(module, kind)
+
+
+def _tell_train() -> None:
+    """`train` learns that this script's ranks train one model."""
+    if path := os.environ.get(PIPELINE_BEGUN):
+        with suppress(OSError), open(path, "w"):
+            pass
 
 
 def _forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor.experimental import implicit_replication
 
 from . import lbfgs
 from .clip import GradScaler, clip_grad_norm_
@@ -19,6 +18,7 @@ from .ground.errors import PipelineError
 from .ground.grid import Grid
 from .ground.shards import follow, local
 from .masters import has_others, updated
+from .reads import as_on_all_ranks
 from .session import session
 
 # In torch's errors about what its DTensor cannot do.
@@ -153,12 +153,15 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     def _step_here(self, closure: Any = None) -> Any:
         """The wrapped optimizer's step."""
-        here = session.grid
-        # An optimizer may take parts and whole parameters in one operation.
-        mixed = implicit_replication() if here is not None and here.tensor is not None else nullcontext()
         others = has_others(self.optimizer, session.holding)
-        with updated(self.optimizer, session.holding) if others else nullcontext(), mixed, _in_words(self.optimizer):
-            return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
+        # An optimizer may take parts and whole parameters in one operation.
+        session.updating = True
+        try:
+            masters = updated(self.optimizer, session.holding) if others else nullcontext()
+            with masters, as_on_all_ranks(), _in_words(self.optimizer):
+                return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
+        finally:
+            session.updating = False
 
     def _sharded_step(self, grid: Grid) -> Any:
         """ZeRO-1: each replica updates its share of the parameters, has optimizer state for that alone, and sends it."""

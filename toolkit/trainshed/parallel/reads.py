@@ -8,6 +8,8 @@ makes a number of a divided tensor, or leaves torch with its values, gathers it 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -53,6 +55,12 @@ _LOSS_GRADIENTS = (
     *(_aten.mse_loss_backward.default, _aten.smooth_l1_loss_backward.default, _aten.huber_loss_backward.default),
     *(_aten.soft_margin_loss_backward.default, _aten.binary_cross_entropy_backward.default),
 )
+# What a script does to a divided tensor by a whole one of its shape, between steps.
+_BESIDE = (
+    *(_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.lerp.Scalar, _aten.copy_.default),
+    *(_aten.add_.Tensor, _aten.sub_.Tensor, _aten.mul_.Tensor, _aten.lerp_.Scalar),
+    *(_aten._foreach_lerp_.Scalar, _aten._foreach_add_.List, _aten._foreach_sub_.List, _aten._foreach_copy_.default),
+)
 _NONE, _MEAN = 0, 1  # torch's numbers of reductions
 _TAIL = "_dispatch_fast_path_python_tail"
 
@@ -64,6 +72,8 @@ def install() -> None:
     handlers.update(dict.fromkeys(_UNDIVIDED, _undivided))
     handlers.update(dict.fromkeys(_SUMS, _sum))
     handlers.update(dict.fromkeys(_PLACED, _placed))
+    handlers.update(dict.fromkeys(_BESIDE, _beside))
+    handlers[_aten.pow_.Scalar] = _pow
     handlers.update(dict.fromkeys((*_LOSSES, *_LOSS_GRADIENTS), _loss))
     dispatcher: Any = DTensor._op_dispatcher
     if native := getattr(type(dispatcher), _TAIL, None):
@@ -126,6 +136,15 @@ def _sum(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _joined(found) if op in _TRUTHS else found
 
 
+def _pow(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As torch's own, of norms whose parts are joined before: in place (`norm.square_()`) torch does not do it."""
+    changed = args[0]
+    if any(isinstance(one, Partial) for one in changed.placements):
+        joined = _joined(changed)
+        changed._local_tensor, changed._spec = joined._local_tensor, joined._spec
+    return _native(op, args, kwargs)
+
+
 def _native(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch's own, which runs while ours is not there."""
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
@@ -168,6 +187,52 @@ def _loss(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     size = given["self"]
     given["grad_output"] = torch.ones_like(size) * (given["grad_output"] / size.numel())
     return op(*given.values())
+
+
+def _beside(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Takes a plain tensor beside a divided one for one that all ranks have alike. A copy of a parameter that a script moves
+    between steps is one; what a batch was made to, in a step, is not.
+
+    Raises:
+        PipelineError: their shapes differ.
+    """
+    plain = None if session.in_step else _plain(args)
+    if plain is None or session.updating:
+        return _native(op, args, kwargs)
+    if any(len({one.shape for one in tensors}) > 1 for tensors in _together(args)):
+        raise PipelineError(
+            f"{op} takes a parameter or gradient that is divided among ranks and a tensor of shape {tuple(plain.shape)} "
+            "that is not",
+            hint="use tensors of the parameter's own shape, the same on all ranks; or full_tensor(), which all ranks call",
+        )
+    with as_on_all_ranks():
+        return _native(op, args, kwargs)
+
+
+@contextmanager
+def as_on_all_ranks() -> Iterator[None]:
+    """Within this context a plain tensor beside a divided one is one that all ranks have alike."""
+    dispatcher: Any = DTensor._op_dispatcher
+    before = dispatcher._allow_implicit_replication
+    dispatcher._allow_implicit_replication = True
+    try:
+        yield
+    finally:
+        dispatcher._allow_implicit_replication = before
+
+
+def _plain(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """A tensor that is not divided; numbers are on all ranks."""
+    flat = (one for each in args for one in (each if isinstance(each, (list, tuple)) else (each,)))
+    found = (one for one in flat if isinstance(one, torch.Tensor) and not isinstance(one, DTensor) and one.dim())
+    return next(found, None)
+
+
+def _together(args: tuple[Any, ...]) -> list[list[torch.Tensor]]:
+    """Tensors that are taken together: one group, or for lists of them one of each place."""
+    lists = [each for each in args if isinstance(each, (list, tuple)) and each and isinstance(each[0], torch.Tensor)]
+    groups = zip(*lists, strict=False) if lists else [args]
+    return [[one for one in group if isinstance(one, torch.Tensor) and one.dim()] for group in groups]
 
 
 def _tail(native: Any, dispatcher: Any, op: Any, args: tuple[Any, ...], *facts: Any) -> Any:

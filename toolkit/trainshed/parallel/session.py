@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .delayed.tape import Tape
     from .engine.holding import Holding
+    from .engine.verify.after_gradients import AfterGradients
     from .ground.grid import Grid
 
 
@@ -70,6 +71,11 @@ class Session:
     context_marks: blocks inside of which it wants sequences divided, or does not.
     tried: optimizers of which it is known that they update no parameter by others.
     tried_in_parts: those that do the same to a part of a parameter as to the whole.
+    after: what of a verified step is still to be compared; None in one process.
+    updating: whether an optimizer takes its step.
+    trying: whether an optimizer takes a step with stand-ins for its parameters.
+    comparing: the optimizer's step that is to be compared when it is over.
+    watched: optimizers whose steps may be compared.
     """
 
     grid: Grid | None = None
@@ -85,6 +91,11 @@ class Session:
     context_marks: TensorMarks = field(default_factory=TensorMarks)
     tried: WeakSet[Any] = field(default_factory=WeakSet)
     tried_in_parts: WeakSet[Any] = field(default_factory=WeakSet)
+    after: AfterGradients | None = None
+    updating: bool = False
+    trying: bool = False
+    comparing: Any = None
+    watched: WeakSet[Any] = field(default_factory=WeakSet)
 
     def clear(self) -> None:
         """Forgets everything."""

@@ -75,12 +75,12 @@ class ShardedEngine(JointEngine):
         shards.fill(self._waiting.values(list(waiting), self._grid.device))
         return shards
 
-    def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
+    def _reference(self, step: Step, due: bool, group: TensorGroup) -> Reference | None:
         """None as well without values, and where what is gathered has another type than what is kept."""
         grid = self._grid
         if self._waiting.names or (half_type(grid.settings) is not None and grid.settings.master_weights):
             return None
-        if not self._is_due(mode):
+        if not due:
             return None
         found = objects(UNDIVIDED, self._has_room(), range(grid.world), grid.control_group, torch.device("cpu"))
         if False in found:

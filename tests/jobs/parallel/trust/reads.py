@@ -269,14 +269,16 @@ def numbers_of_sharded_tensors() -> None:
 
 @case(ranks=2)
 def states_in_blocks() -> None:
-    """Right, or refused where torch cannot cut a tensor into blocks in parts."""
+    """Right, or refused where torch cuts a tensor into blocks in parts, as it says, or in another way than the whole one."""
     trained(None, Blockwise, width=9, **TENSOR)
     trained(None, Blockwise, width=8, **SHARDED)
-    for width, settings in ((8, TENSOR), (9, SHARDED)):
-        refused(
-            lambda width=width, settings=settings: trained(None, Blockwise, width=width, **settings),
-            "Blockwise does something to a divided parameter that torch does not do in parts",
-        )
+    other = "step 1 is not right after the step of Blockwise: the state"
+    refusals = (
+        (8, TENSOR, other),
+        (9, SHARDED, "Blockwise does something to a divided parameter that torch does not do in parts"),
+    )
+    for width, settings, words in refusals:
+        refused(lambda width=width, settings=settings: trained(None, Blockwise, width=width, **settings), words)
         pipe.shutdown()
 
 

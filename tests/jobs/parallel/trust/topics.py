@@ -14,7 +14,10 @@ TOPICS = {
         *("surroundings", "whole", "sharded_stages", "offloaded", "in_half", "half_in_parts", "recomputed", "reads"),
     ),
     "models": ("routes", "sideways", "in_place", "objects", "modules", "outside", "forms"),
-    "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
+    "defects": (
+        *("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
+        *("updates", "copies"),
+    ),
     "larger": (
         *("without_values", "tensor", "pairs", "sequences", "vocabulary", "mixtures"),
         *("tensor_stages", "stage_pairs", "stage_experts", "divided_without_values"),
@@ -35,6 +38,7 @@ ROOMS = {
     "context_parts": (_CONTEXT, _TENSOR),
     "context_shards": (_CONTEXT, _BLOCK_SHARDS, _SHARDS),
     "context_stages": (_CONTEXT,),
+    "copies": ("parallel/reads.py", "parallel/optimizer.py", _SHARDS),
     "defects": (_VERIFY, "parallel/engine/gradients.py"),
     "divided_without_values": (_DELAYED, _TENSOR),
     "half_in_parts": (_MASTERS, "parallel/ground/halves.py", "parallel/optimizer.py", _STAGE_SHARDS, _TENSOR),
@@ -72,6 +76,7 @@ ROOMS = {
     "tensor": (_TENSOR,),
     "tensor_stages": (_TENSOR, "parallel/stages/stage_parts.py"),
     "verified": (_VERIFY,),
+    "updates": (_VERIFY, "parallel/clip.py", "parallel/optimizer_check.py", "parallel/undivided_update.py"),
     "vocabulary": (_TENSOR,),
     "whole": ("parallel/full_model.py",),
     "whole_in_shards": (_BLOCK_SHARDS, _SHARDS, _VERIFY),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -66,6 +66,7 @@ class BlockShards:
         units = [*blocks(root, ran), root]
         for unit in units:
             fully_shard(unit, mesh=mesh, mp_policy=kinds, shard_placement_fn=partial(_cut, mesh.size(-1)))
+            type(unit).__deepcopy__ = _refuse_copy  # type: ignore[attr-defined]
         self._states = [unit._get_fsdp_state() for unit in units]  # type: ignore[operator]
         self._units = units
         self._groups = [
@@ -223,6 +224,13 @@ def refuse_hooks(root: nn.Module) -> None:
     """
     for name, parameter in root.named_parameters():
         refuse_hook(name, parameter, "change the gradient after the step, or leave out sharded_data_parallel_degree")
+
+
+def _refuse_copy(module: nn.Module, _memo: Any) -> NoReturn:
+    raise PipelineError(
+        f"{type(module).__name__.removeprefix('FSDP')} is sharded among ranks and cannot be copied",
+        hint="copy the model before the first step, or build it again and load model.state_dict(), which all ranks call",
+    )
 
 
 def _nothing(*_args: Any) -> None:

@@ -30,6 +30,8 @@ class Holding:
     last: the pipeline rank that has the last stage, which computes the losses.
     waiting: parameters that get their values then.
     shards: where parameters of stages are sharded.
+    at_end: is told the number of a training step that ends, and whether it is one that is verified.
+    standing: `id` of what stands for a parameter in an optimizer's step -> the parameter's name.
     exact: name -> the float32 value that was loaded into a parameter in half precision, until an optimizer takes it.
     """
 
@@ -44,6 +46,8 @@ class Holding:
         self.waiting: Waiting | None = None
         self.shards: StageShards | None = None
         self.exact: dict[str, torch.Tensor] = {}
+        self.at_end: Callable[[int, bool], None] | None = None
+        self.standing: dict[int, str] = {}
         self._actions: list[Callable[[], None]] = []
 
     def settle(
@@ -87,7 +91,8 @@ class Holding:
     def names(self) -> dict[int, str]:
         """Names of all parameters of the model by `id`."""
         known = {id(parameter): name for name, parameter in self.root.named_parameters()}
-        return {key: name for names in (*(one.names for one in self.exchanges), known) for key, name in names.items()}
+        every = *(one.names for one in self.exchanges), known, self.standing
+        return {key: name for names in every for key, name in names.items()}
 
     @property
     def exchanges(self) -> list[Exchange]:
@@ -117,11 +122,21 @@ class Holding:
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Names and whole gradients of the parameters of this rank that have one, one after the other. Collective over the
         replicas where they are sharded."""
+        for name, gradient in self.parts_of_gradients():
+            yield name, whole(gradient)
+
+    def parts_of_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Names and gradients of the parameters of this rank that have one, as they are held."""
         for name, parameter in self.parameters.items():
             sharded = self.shards is not None and self.shards.has(name)
             gradient = self.shards.gradient(name) if self.shards is not None and sharded else parameter.grad
             if gradient is not None:
-                yield name, whole(gradient)
+                yield name, gradient
+
+    def step_ended(self, step: int, verified: bool) -> None:
+        """At the end of a training step whose gradients are those of all ranks."""
+        if self.at_end is not None:
+            self.at_end(step, verified)
 
     def forget_gradients(self) -> None:
         """There are none any more."""

@@ -29,10 +29,12 @@ RECORD, WAYS, SUPPLY = "recording a forward", "choosing a recorded forward", "ha
 DIFFERENCE, GRADIENTS, REPORT = "looking for a difference", "checking gradients", "reporting times"
 ROOM, BUFFERS, UNDIVIDED = "finding room to verify", "lending buffers to verify", "running the undivided model"
 FINDINGS, AGAIN = "comparing with the undivided model", "running the undivided model again"
+NORM, UPDATE = "comparing a norm", "comparing what an optimizer did"
 ATTRIBUTES, RESULT = "lending what modules keep to verify", "handing out the result of the undivided model"
 _PLACES = (
     *CALLS,
     *(RECORD, WAYS, SUPPLY, DIFFERENCE, GRADIENTS, REPORT, ROOM, BUFFERS, ATTRIBUTES, RESULT, UNDIVIDED, FINDINGS, AGAIN),
+    *(NORM, UPDATE),
 )
 _NUMBERS = 5
 

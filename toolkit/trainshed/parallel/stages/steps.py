@@ -252,6 +252,8 @@ class Engine:
         frame.over(prepared.counters, dict(tallied))
         if check is not None:
             check.compare(results)
+        if prepared.training:
+            self._holding.step_ended(self.steps, verified)
         return results
 
     def _look_at_replicas(self, microbatches: list[Microbatch]) -> None:

@@ -83,8 +83,8 @@ class ContextEngine(BlockEngine):
         with self.gathered(), self._blocks().undivided():
             yield
 
-    def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
-        if not self._is_due(mode):
+    def _reference(self, step: Step, due: bool, group: TensorGroup) -> Reference | None:
+        if not due:
             return None
         region = self._blocks()
 

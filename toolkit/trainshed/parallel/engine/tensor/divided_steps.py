@@ -107,10 +107,9 @@ class TensorEngine(JointEngine):
         found = objects(UNDIVIDED, mine, range(grid.world), grid.control_group, torch.device("cpu"))
         return {name: reason for reasons in reversed(found) for name, reason in reasons.items()}
 
-    def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
+    def _reference(self, step: Step, due: bool, group: TensorGroup) -> Reference | None:
         """As said there; in the first step an undivided model runs in any case."""
         first = not self.holding.partitioned
-        due = self._is_due(mode)
         if not (due or first):
             return None
         seen = first

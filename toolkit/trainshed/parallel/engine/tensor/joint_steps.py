@@ -168,8 +168,8 @@ class JointEngine:
         """What is divided, or may be, and the ranks that run together; before the first step all take rank 0's model."""
         raise NotImplementedError
 
-    def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
-        """What the step will be compared with; None if it is not verified."""
+    def _reference(self, step: Step, due: bool, group: TensorGroup) -> Reference | None:
+        """What the step will be compared with; None if it is not verified, or cannot be."""
         raise NotImplementedError
 
     def _divide(self) -> None:
@@ -252,7 +252,8 @@ class JointEngine:
         """What the step function returned, after all comparisons; gradients are means."""
         device, turn = self._grid.device, step.turns[mine]
         before = rng.get_state(device), dice.get_state()
-        reference = self._reference(step, mode, group)
+        due = self._is_due(mode)
+        reference = self._reference(step, due, group)
         self._before(step)
         watch, sketches = None, {}
         if reference is not None:
@@ -280,6 +281,7 @@ class JointEngine:
             self._say(reference.compare(watch, results, sketches, self._steps))
         if step.trains:
             hooks()
+            self.holding.step_ended(self._steps, due)
         return results
 
     def _turns(self, parted: Parted, step: Step, watch: Watch | None, mine: int) -> tuple[list[Any], States]:

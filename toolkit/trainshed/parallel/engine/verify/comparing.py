@@ -118,7 +118,7 @@ def differences(found: Sequence[Findings], order: Order, again: Again | None = N
             runs = again[replica] if again else ()
             spread += max(_spread([one_of(run) for run in runs]) for one_of in (pick, *alike)) / len(among)
         distance, length = have.distance(want), max(want.length, have.length)
-        allowed = _part(max(have.unit, want.unit)) * length + _SPREAD * spread
+        allowed = rounding(max(have.unit, want.unit)) * length + _SPREAD * spread
         # Gradients are summed in float32 in some ways.
         retyped = kind in (OUTPUT, RESULT) and NOTHING not in (have, want) and have.unit != want.unit
         if retyped or not distance <= allowed:
@@ -170,7 +170,7 @@ def _sums(at: int, name: str, one: Findings, have: Sketch, found: Sequence[Findi
     want = one.before.get(name, NOTHING).plus(arrived)
     distance = have.distance(want)
     microbatches = len(one.outcome.results)
-    allowed = _part(max(have.unit, want.unit)) * max(want.length, have.length) * microbatches  # each is added to a sum
+    allowed = rounding(max(have.unit, want.unit)) * max(want.length, have.length) * microbatches  # each is added to a sum
     if distance <= allowed:
         return []
     scale = want.length or 1.0
@@ -269,13 +269,13 @@ def _named(kind: str, name: str) -> _Pick:
     return pick
 
 
-def _part(unit: float) -> float:
-    """Part of a tensor's length that rounding may come to, by the unit of rounding of its type."""
+def rounding(unit: float) -> float:
+    """Returns the part of a tensor's length that rounding may come to, by the unit of rounding of its type."""
     return _ORDER * unit if unit < 1e-5 else unit
 
 
 def _differ(one: Sketch, other: Sketch) -> bool:
-    return not one.distance(other) <= _part(max(one.unit, other.unit)) * max(one.length, other.length)
+    return not one.distance(other) <= rounding(max(one.unit, other.unit)) * max(one.length, other.length)
 
 
 def _spread(sketches: Sequence[Sketch]) -> float:

@@ -41,6 +41,10 @@ class Sketch:
             self.broken + other.broken,
         )
 
+    def minus(self, other: Sketch) -> Sketch:
+        """Of the difference of both tensors."""
+        return self.plus(replace(other, products=tuple(-a for a in other.products)))
+
     def times(self, factor: float) -> Sketch:
         """Of the tensor times a positive number."""
         return replace(self, products=tuple(factor * a for a in self.products), length=factor * self.length)
