@@ -36,7 +36,7 @@ COMES_SECONDS = 10  # `trainshed_host_timeout_seconds` where a host never comes
 SCRIPT = """\
 import os, time
 if begun := os.environ.get("TRAINSHED_PIPELINE_BEGUN"):
-    open(begun, "w").close()  # as wrapping a model does
+    open(begun, "w").close()  # as `trainshed.parallel.init` does
 print("ready", os.environ.get("WORLD_SIZE", ""), flush=True)
 while not os.path.exists("/opt/ml/code/go"):
     if os.path.exists("/opt/ml/code/fail"):

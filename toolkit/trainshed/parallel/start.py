@@ -6,7 +6,7 @@ import gc
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from trainshed.contract.wire.pipeline import (
     settings_from_environment,
     without_effect,
 )
-from trainshed.contract.wire.variables import PLAN_ONLY
+from trainshed.contract.wire.variables import PIPELINE_BEGUN, PLAN_ONLY
 
 from .choice import choose_degrees
 from .delayed.tape import Addresses, Tape
@@ -55,10 +55,18 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     if settings.degrees == "auto":
         settings = choose_degrees(settings, joined, chosen)
     session.grid = make_grid(settings, joined, chosen)
+    _tell_train()
     # Gloo connects ranks one after the other: one that left now would hang up on those that still connect.
     dist.barrier(joined.control)
     _say_what_changes_nothing(session.grid, given)
     return session.grid
+
+
+def _tell_train() -> None:
+    """`train` learns that this script has begun a pipeline."""
+    if path := os.environ.get(PIPELINE_BEGUN):
+        with suppress(OSError), open(path, "w"):
+            pass
 
 
 def _to_plan(planned: PipelineSettings) -> PipelineSettings:

@@ -146,7 +146,7 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         PIPELINE_BEGUN,
         "`train`, with the distribution `pipeline`",
         "the ranks (`trainshed.parallel`)",
-        "file that wrapping a model makes: without it, N ranks have trained N models",
+        "file that `init` makes: without it, N ranks have trained N models",
     ),
     (
         PLAN_HOW,

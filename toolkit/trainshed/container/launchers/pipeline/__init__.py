@@ -70,7 +70,7 @@ def variables(environment: dict[str, str], parameters: dict[str, Any]) -> dict[s
 
 
 def missed(plan: LaunchPlan) -> Failure | None:
-    """Several ranks that never wrapped a model have trained one each, and have written them into one folder."""
+    """Several ranks that never began a pipeline have trained a model each, and have written them into one folder."""
     begun = next((spec.env[PIPELINE_BEGUN] for spec in plan.shown if PIPELINE_BEGUN in spec.env), "")
     if not begun or os.path.exists(begun):
         return None
@@ -79,7 +79,7 @@ def missed(plan: LaunchPlan) -> Failure | None:
 
     return Failure(
         kind="UserError",
-        summary="the distribution is pipeline, and the script never gave it a model: each rank has trained one of its own, "
+        summary="the distribution is pipeline, and the script never began one: each rank has trained a model of its own, "
         "all into one folder",
         exit_code=EXIT_USER,
         hint="import trainshed.parallel as pipe, call pipe.init(), and wrap model and optimizer (docs/pipeline.md); a loop "
