@@ -246,6 +246,19 @@ def test_no_name_of_a_file_three_times() -> None:
     no_offenders({name: found if len(found) > 2 else [] for name, found in same.items()}, "a name is there twice at most")
 
 
+def test_a_file_that_is_a_program_begins_at_its_end() -> None:
+    """What is defined below the call of `main` is not there when the file is run, though it is when it is imported."""
+    found = {}
+    for path in module_files():
+        body = tree_of(path).body
+        calls = [
+            number for number, node in enumerate(body) if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+        ]
+        found[shown(path)] = [f"line {body[number].lineno}" for number in calls if number != len(body) - 1]
+
+    no_offenders(found, '`if __name__ == "__main__"` is the last statement')
+
+
 # --- what a start loads ----------------------------------------------------------------------------------------------
 
 LOADED = """

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 MISSING = 3  # exit status: some files have not been uploaded
+_FOR_OTHERS = 128  # descriptors that S3's client may need
 
 
 class Uploader:
@@ -123,13 +124,6 @@ def main(folder: str, uri: str) -> int:
     return MISSING if uploader.rest() else 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))
-
-
-_FOR_OTHERS = 128  # descriptors that S3's client may need
-
-
 class UploadQueue:
     """A queue of files, oldest first; of a path only the newest file waits, as only that would stay on S3."""
 
@@ -193,3 +187,7 @@ def release(fd: int) -> None:
     """Lets a file go."""
     if fd >= 0:
         os.close(fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))
