@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -49,6 +48,9 @@ def counted(*, runs: bool = False) -> Iterator[None]:
         finally:
             subject.counts = False
 
+    def tree(root: Any, counts: bool) -> CallTree:
+        return CallTree(root, counts=True)
+
     def around(subject: Subject, trace: Trace) -> float:
         if runs:
             seconds_around(subject, trace)
@@ -63,7 +65,7 @@ def counted(*, runs: bool = False) -> Iterator[None]:
     speeds = {"SECONDS_PER_OPERATION": 1e-10, "SECONDS_PER_BYTE": 1e-10, "FlopCounterMode": _Operations}
     replaced = {
         profiles: speeds,
-        planner: {"profile": costs, "CallTree": partial(CallTree, counts=True), "seconds_around": around},
+        planner: {"profile": costs, "CallTree": tree, "seconds_around": around},
         planning: {"measure_link": link, "keep_busy": keep_busy if runs else lambda *_: None},
         foresight: {"PASSES": 1, "FlopCounterMode": _Operations, "time": SimpleNamespace(perf_counter=lambda: 0.0)},
         foresight._Seat: {"counts": property(lambda _: True, lambda *_: None)},
