@@ -41,6 +41,7 @@ ELSEWHERE = {
     r"^trainshed runs rm": "what other commands of the page show: tests/jobs/runner",
     r"^trainshed data bench": "torch: tests/jobs/data",
     r"^trainshed predict RUN": "a model: docs/predict.md trains one",
+    r"^trainshed models merge": "an adapter: tests/jobs/entrypoints",
     r"tune stop|steps stop": "something that runs: tests/jobs/tune, steps",
 }
 CLUSTER = re.compile(r"trainshed run\b.*--on (?!here)")

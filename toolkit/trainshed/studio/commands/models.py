@@ -110,11 +110,11 @@ def _merge(options: Namespace) -> int:
 
     made = run_or_none(options.source, os.path.isdir)
     if made is None:
-        return merge(options.source, options.base, options.folder, os.environ)
+        return merge(options.source, options.base, options.folder, os.environ, options.source)
     from trainshed.runner.control.model_folder import model_folder
 
     with model_folder(made) as folder:
-        return merge(folder, options.base or base_of(made), options.folder, os.environ)
+        return merge(folder, options.base or base_of(made), options.folder, os.environ, options.source)
 
 
 def _find(store: ModelStore, text: str) -> Version:

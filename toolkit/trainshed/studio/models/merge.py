@@ -17,16 +17,20 @@ if TYPE_CHECKING:
     from trainshed.runner.state.stored import Stored
 
 PROGRAM = "fine_tune"
+_ADAPTER = "adapter_config.json"  # of PEFT
+_WHOLE = "config.json"  # of a whole model, which the program refuses by name
 
 
-def merge(adapter: str, base: str, target: str, environ: Mapping[str, str]) -> int:
+def merge(adapter: str, base: str, target: str, environ: Mapping[str, str], source: str) -> int:
     """Writes the whole model to `target`, a new or an empty folder; returns the program's exit status.
 
-    base: a folder, or a name on the hub; "" for the one that the adapter names.
+    base: a folder, or a name on the hub; "" for the one that the adapter names. source: what the person calls the adapter.
 
     Raises:
-        TrainshedError: what the program needs is not installed.
+        TrainshedError: it is no adapter, or what the program needs is not installed.
     """
+    if not any(os.path.isfile(f"{adapter}/{name}") for name in (_ADAPTER, _WHOLE)):
+        raise TrainshedError(f"{source} holds no adapter ({_ADAPTER})", hint="fine_tune writes one with method=lora")
     algorithm = find(PROGRAM, environ)
     if absent := missing(algorithm):
         raise TrainshedError(f"{PROGRAM} needs {', '.join(absent)}, not installed here", hint=install(algorithm))
