@@ -76,6 +76,7 @@ def interrupted(folder: Path, after: int, ranks: int) -> tuple[Train, Path, int]
 
 
 @pytest.mark.exact
+@pytest.mark.timeout(300)  # three jobs with transformers: 21 s alone, 120 s on a machine with a load of 25
 def test_a_trainer_interrupted_ends_with_the_losses_of_one_that_never_was(tmp_path: Path) -> None:
     """What is not whole among its saves is passed over. A Trainer without the state to resume with is left alone."""
     _, saved, step = interrupted(tmp_path / "job", 12, 0)
@@ -98,6 +99,7 @@ def test_a_trainer_interrupted_ends_with_the_losses_of_one_that_never_was(tmp_pa
 
 
 @pytest.mark.exact
+@pytest.mark.timeout(300)  # as the first one
 def test_a_trainer_that_is_killed_goes_on_from_the_hosts_memory(tmp_path: Path) -> None:
     kill = "if [os.environ['TORCHELASTIC_RESTART_COUNT'], state.global_step] == ['0', 8]: os.kill(os.getpid(), 9)"
     script = SCRIPT.replace("        time.sleep(0.02)\n", f"        {kill}\n")
