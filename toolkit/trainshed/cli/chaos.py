@@ -77,7 +77,7 @@ def _job(options: Namespace) -> tuple[Job, list[str]]:
     from trainshed.base.errors import did_you_mean
     from trainshed.runner.job.flags import job_of
     from trainshed.runner.job.job import Spot
-    from trainshed.runner.tools.chaos import KINDS, obstacle
+    from trainshed.runner.tools.chaos import KINDS
 
     kinds = [name.strip() for name in options.kinds.split(",") if name.strip()]
     if not kinds:
@@ -89,9 +89,10 @@ def _job(options: Namespace) -> tuple[Job, list[str]]:
         raise UsageError(f"--chaos-seed {options.chaos_seed!r} is not a whole number")
     job = job_of(options, os.environ)
     for name in kinds:
-        if why := obstacle(name, bool(job.image), job.instances):
+        if why := KINDS[name].obstacle(bool(job.image), job.instances):
             raise UsageError(f"--kinds {name}: {why}")
-    return (replace(job, spot=job.spot or Spot()) if "notice" in kinds else job), kinds
+    spot = job.spot or (Spot() if any(KINDS[name].needs_spot for name in kinds) else None)
+    return replace(job, spot=spot), kinds
 
 
 def _time(name: str, text: str) -> float:

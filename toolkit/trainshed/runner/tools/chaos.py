@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -60,12 +60,33 @@ class Failure:
 class Kind:
     """A kind of failure.
 
-    does: for people.   ranks: it strikes a rank, else a host.   play: does it, and gives it back when it is over.
+    does: for people.   strikes: which of a run it may strike.   play: does it, and gives it back when it is over.
+    obstacle: why it cannot be played on a job, in containers or not, of so many hosts; "" where it can.
+    needs_spot: the job has to be one on spot capacity.
     """
 
     does: str
-    ranks: bool
+    strikes: Callable[[Stored], list[Victim]]
     play: Callable[[Victim, threading.Event], None]
+    obstacle: Callable[[bool, int], str] = lambda containers, hosts: ""
+    needs_spot: bool = False
+
+
+def _ranks(run: Stored) -> list[Victim]:
+    return [one for one in victims(run.id) if one.rank]
+
+
+def _trains(run: Stored) -> list[Victim]:
+    return [one for one in victims(run.id) if not one.rank]
+
+
+def _runner(run: Stored) -> list[Victim]:
+    import psutil
+
+    if runner := load(run.folder).runner:
+        with suppress(psutil.NoSuchProcess):  # it has ended since
+            return [Victim(psutil.Process(runner), "the job")]
+    return []
 
 
 def _kill(victim: Victim, over: threading.Event) -> None:
@@ -117,28 +138,27 @@ def _notice(victim: Victim, over: threading.Event) -> None:
     victim.process.send_signal(signal.SIGUSR2)
 
 
-KINDS = {
-    "kill": Kind("kills a rank (SIGKILL)", True, _kill),
-    "host": Kind("kills a host: `train` and all below it", False, _kill),
-    "pause": Kind(f"stops a rank for {PAUSE:.0f} s (SIGSTOP)", True, _pause),
-    "slow": Kind(f"lets a rank run half of the time, for {SLOW:.0f} s", True, _slow),
-    "cut": Kind(f"takes a container off the network for {CUT:.0f} s", False, _cut),
-    "disk-full": Kind(f"lets a rank write no file beyond 4 kB, for {FULL:.0f} s", True, _fill),
-    "notice": Kind("takes spot capacity away: a notice, the grace, a new start", False, _notice),
-}
-SIMPLE = ("kill", "pause", "slow", "notice")  # where nobody says which
-
-
-def obstacle(kind: str, containers: bool, hosts: int) -> str:
-    """What keeps a kind of failure from being played on a job; "" for nothing."""
-    if kind != "cut":
-        return ""
+def _no_network(containers: bool, hosts: int) -> str:
+    """Why a host cannot be cut off."""
     if not containers or hosts < 2:
         return "only containers of a job with several hosts have a network to be cut from"
     missing = [name for name in ("nsenter", "ip") if shutil.which(name) is None]
     if missing:
         return f"this machine has no {missing[0]}"
     return "" if os.geteuid() == 0 else "only root can cut a container's network"
+
+
+_SPOT = "takes spot capacity away: a notice, the grace, a new start"
+KINDS = {
+    "kill": Kind("kills a rank (SIGKILL)", _ranks, _kill),
+    "host": Kind("kills a host: `train` and all below it", _trains, _kill),
+    "pause": Kind(f"stops a rank for {PAUSE:.0f} s (SIGSTOP)", _ranks, _pause),
+    "slow": Kind(f"lets a rank run half of the time, for {SLOW:.0f} s", _ranks, _slow),
+    "cut": Kind(f"takes a container off the network for {CUT:.0f} s", _trains, _cut, _no_network),
+    "disk-full": Kind(f"lets a rank write no file beyond 4 kB, for {FULL:.0f} s", _ranks, _fill),
+    "notice": Kind(_SPOT, _runner, _notice, needs_spot=True),
+}
+SIMPLE = ("kill", "pause", "slow", "notice")  # where nobody says which
 
 
 class Chaos:
@@ -170,7 +190,7 @@ class Chaos:
 
     def _await_ranks(self) -> bool:
         """Waits until a rank runs; False if the run ends before."""
-        while not any(victim.rank for victim in victims(self.run.id)):
+        while not _ranks(self.run):
             if self.over.wait(_LOOK) or not load(self.run.folder).runner:
                 return False
         return True
@@ -178,9 +198,10 @@ class Chaos:
     def _one(self, name: str, at: float) -> None:
         import psutil
 
-        if not (found := self._candidates(name)):
+        kind = KINDS[name]
+        if not (found := kind.strikes(self.run)):
             return
-        victim, kind = self.draw.choice(found), KINDS[name]
+        victim = self.draw.choice(found)
         self.say(f"chaos: {name} {victim}, {duration(at)} after the first rank began")
         self.played.append(Failure(at, name, str(victim)))
         try:
@@ -189,14 +210,6 @@ class Chaos:
             return
         except (psutil.Error, OSError, subprocess.CalledProcessError) as error:
             self.say(f"warning: chaos: {name} {victim}: {error}")
-
-    def _candidates(self, name: str) -> list[Victim]:
-        if name == "notice":
-            import psutil
-
-            runner = load(self.run.folder).runner
-            return [Victim(psutil.Process(runner), "the job")] if runner else []
-        return [one for one in victims(self.run.id) if bool(one.rank) == KINDS[name].ranks]
 
 
 def victims(run_id: str) -> list[Victim]:
