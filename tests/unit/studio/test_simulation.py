@@ -48,3 +48,8 @@ def test_a_month_of_16_000_hosts_is_the_same_each_time_and_has_less_goodput_than
     assert simulated(large, month) == simulated(large, month) != simulated(large, month, seed=2)
     assert simulated(large, month).goodput < spread(large, month, 20)[1] < simulated(small, month).goodput
     assert sum(seconds(simulated(large, month), 1)) == pytest.approx(1.0)
+
+
+def test_a_job_that_never_starts_again_is_over_all_the_same() -> None:
+    found = simulated(Fleet(CASE.replace(between=1.0, restart=1e7)), 100.0)
+    assert found.goodput == 0.0 and found.restarting > 0.9

@@ -102,7 +102,7 @@ class _Play:
         if self.now >= self.seconds:
             return
         begin, back, gone = self.now, self.now, {-1}
-        while self.due <= back:
+        while self.due <= min(back, self.seconds):
             begin = max(begin, self.due, self._replacement(gone))
             back = begin + self.fleet.case.restart
             self.due = next(self.failures, math.inf)
