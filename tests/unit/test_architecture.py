@@ -42,7 +42,7 @@ _STUDIO = {
     f"studio/{room}"
     for room in (
         *("ui", "pages", "catalogue", "lineage", "tracking", "models", "batches", "tune", "steps", "rules"),
-        *("compare", "forecast", "run_report", "watch", "python_api"),
+        *("compare", "forecast", "run_report", "simulation", "watch", "python_api"),
     )
 }
 MAY_KNOW: dict[str, set[str]] = {
@@ -78,6 +78,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "studio/python_api": {*RUNNER_PARTS, *(f"studio/{room}" for room in ("batches", "compare", "pages", "steps", "tune"))},
     "studio/forecast": {"base"},
     "studio/run_report": {*RUNNER_PARTS, "studio/pages"},
+    "studio/simulation": {"base", "studio/forecast"},
     "studio/watch": {*RUNNER_PARTS, "metrics", "observe", "studio/pages"},
     "studio/batches": RUNNER_PARTS,
     "studio/tune": {*RUNNER_PARTS, "places", "metrics", "algorithms", "studio/pages", "studio/batches"},

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import random
 
 import pytest
 
 from trainshed.cli import main
 from trainshed.studio.forecast import Case, best_interval, expected, measures
+from trainshed.studio.simulation import Fleet, simulated
 
 
-def simulated(case: Case, interval: float, intervals: int, seed: int = 1) -> tuple[float, float, float, float]:
+def played(case: Case, interruptions: int) -> tuple[float, ...]:
     """Parts of the wall clock: steps that counted, done again, stalled, starting again."""
-    chance = random.Random(seed)
-    now = again = restarting = 0.0
-    due = chance.expovariate(1 / case.between)
-    for _ in range(intervals):
-        while True:
-            whole = now + interval + case.stall
-            if whole <= due:
-                now = whole
-                break
-            again += due - now
-            now = due
-            while True:  # starting again may be interrupted, too
-                due = now + chance.expovariate(1 / case.between)
-                ready = min(due, now + case.restart)
-                restarting += ready - now
-                now = ready
-                if ready < due:
-                    break
-    return intervals * interval / now, again / now, intervals * case.stall / now, restarting / now
+    found = simulated(Fleet(case), interruptions * case.between)
+    return found.goodput, found.again, found.stalled, found.restarting
 
 
 @pytest.mark.parametrize(
@@ -46,9 +29,8 @@ def simulated(case: Case, interval: float, intervals: int, seed: int = 1) -> tup
 )
 def test_the_formula_is_what_a_simulation_comes_to(case: Case) -> None:
     found = expected(case)
-    played = simulated(case, found.interval, 40_000)
 
-    assert (found.goodput, found.again, found.stalled, found.restarting) == pytest.approx(played, abs=0.01)
+    assert (found.goodput, found.again, found.stalled, found.restarting) == pytest.approx(played(case, 40_000), abs=0.01)
     assert sum((found.goodput, found.again, found.stalled, found.restarting)) == pytest.approx(1.0)
 
 
@@ -56,9 +38,10 @@ def test_copies_in_memory_lose_what_came_after_the_last_copy_alone() -> None:
     case = Case(1_800.0, 20.0, 60.0, interval=300.0, memory=10.0, memory_stall=0.5)
     found = expected(case)
     stall = 0.5 + 20.0 * 10 / 300  # a checkpoint each thirtieth time
-    played = simulated(case.replace(stall=stall), 10.0, 200_000)
+    same = case.replace(memory=0.0, interval=10.0, stall=stall)
 
-    assert (found.goodput, found.again, found.stalled, found.restarting) == pytest.approx(played, abs=0.01)
+    for one in (case, same):
+        assert (found.goodput, found.again, found.stalled, found.restarting) == pytest.approx(played(one, 20_000), abs=0.01)
 
 
 @pytest.mark.parametrize(("between", "stall"), [(28_800.0, 5.0), (3_600.0, 0.1), (600.0, 60.0)])
@@ -80,10 +63,9 @@ def test_a_job_that_never_comes_to_a_checkpoint_has_no_goodput() -> None:
 
 def test_no_measure_lowers_goodput() -> None:
     plain = Case(10_800.0, 20.0, 300.0, interval=1_800.0)
-    (_, first), *others = measures(plain)
+    first, *others = [expected(one).goodput for _, one in measures(plain)]
 
-    assert all(one.goodput > first.goodput for _, one in others)
-    assert others[-1][1].goodput == max(one.goodput for _, one in others)
+    assert all(one > first for one in others) and others[-1] == max(others)
 
 
 def test_the_command_tells_the_case_and_each_measure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,11 +84,24 @@ def test_the_command_tells_the_case_and_each_measure(capsys: pytest.CaptureFixtu
     )
 
 
+def test_jobs_are_played_where_somebody_asks_how_far_they_lie_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["goodput", "--mtbf", "8h", "--every", "2h", "--simulate"]
+    assert main([*words, "1d", "--json"]) == main([*words, "30d", "--json"]) == 0
+    short, long = [json.loads(line)["measures"][0] for line in capsys.readouterr().out.splitlines()]
+
+    for one in (short, long):
+        assert one["simulated"][0] < one["goodput"] < one["simulated"][1]
+    assert long["simulated"][1] - long["simulated"][0] < short["simulated"][1] - short["simulated"][0]
+    assert main([*words, "1d"]) == 0
+    assert "9 OF 10 IN 24 h 00 min" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "words",
     [
         [], ["--mtbf", "8h", "--host-mtbf", "1d"], ["--mtbf", "0"], ["--mtbf", "soon"], ["--mtbf", "8h", "--hosts", "none"],
-        ["--mtbf", "8h", "--price", "nan"], ["--mtbf", "8h", "--stall", "-1"],
+        ["--mtbf", "8h", "--price", "nan"], ["--mtbf", "8h", "--stall", "-1"], ["--mtbf", "8h", "--simulate", "soon"],
+        ["--mtbf", "1s", "--simulate", "30d"],
     ],
 )  # fmt: skip
 def test_what_cannot_be_computed_is_refused_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trainshed.studio.forecast import Case, Expected
 
 _MOST = 1e9  # seconds
+_MOST_PLAYED = 5000  # interruptions of one job
 
 
 def add_arguments(parser: Parser) -> None:
@@ -29,24 +30,40 @@ def add_arguments(parser: Parser) -> None:
     add("--restart", default="2m", metavar="TIME", help="from an interruption to the next step (default: 2m)")
     add("--every", default="", metavar="TIME", help="between checkpoints (default: the best interval)")
     add("--price", default="", metavar="NUMBER", help="of a host's hour: what is lost a day, in the same currency")
+    add("--simulate", default="", metavar="TIME", help="play jobs that long: between which goodputs nine of ten lie")
     add("--json", action="store_true", help="print an object with the case and a list of measures")
 
 
 def run(options: Namespace) -> int:
     """Prints the table; returns the exit status. Raises UsageError."""
-    from trainshed.studio.forecast import measures
+    from trainshed.studio.forecast import expected, measures
 
     hosts, price = _hosts(options.hosts), _price(options.price)
     case = _case(options, hosts)
-    found = measures(case)
+    lasting = _lasting(options.simulate, case)
+    found = [(name, expected(one), _played(one, lasting)) for name, one in measures(case)]
     if options.json:
         import json
 
-        told = [{"measure": name, **one.plain(), **_lost(one, hosts, price)} for name, one in found]
+        told = [{"measure": name, **one.plain(), **_lost(one, hosts, price), **played} for name, one, played in found]
         print(json.dumps({"hosts": hosts, **case.plain(), "measures": told}))
         return EXIT_SUCCESS
-    print(_table(case, hosts, price, found), end="")
+    print(_table(case, hosts, price, found, lasting), end="")
     return EXIT_SUCCESS
+
+
+def _lasting(text: str, case: Case) -> float:
+    """Of a job that is played, in seconds; 0 for none."""
+    seconds = _time("--simulate", text) if text else 0.0
+    if seconds / case.between > _MOST_PLAYED:
+        raise UsageError(f"--simulate {text} has more than {_MOST_PLAYED:,} interruptions: take a shorter job")
+    return seconds
+
+
+def _played(case: Case, lasting: float) -> dict[str, list[float]]:
+    from trainshed.studio.simulation import Fleet, spread
+
+    return {"simulated": [round(share, 6) for share in spread(Fleet(case), lasting)]} if lasting else {}
 
 
 def _case(options: Namespace, hosts: int) -> Case:
@@ -90,7 +107,9 @@ def _lost(one: Expected, hosts: int, price: float) -> dict[str, float]:
     return {"lost_host_hours": round(hours, 3), **({"lost": round(hours * price, 2)} if price else {})}
 
 
-def _table(case: Case, hosts: int, price: float, found: list[tuple[str, Expected]]) -> str:
+def _table(
+    case: Case, hosts: int, price: float, found: list[tuple[str, Expected, dict[str, list[float]]]], lasting: float
+) -> str:
     from trainshed.base.units import duration
     from trainshed.runner.display.columns import in_columns
 
@@ -100,10 +119,12 @@ def _table(case: Case, hosts: int, price: float, found: list[tuple[str, Expected
     )
     rows: list[tuple[str, ...]] = [
         ("MEASURE", "CHECKPOINT EVERY", "GOODPUT", "DONE AGAIN", "STALLS", "STARTING", "LOST A DAY")
+        + ((f"9 OF 10 IN {duration(lasting)}",) if lasting else ())
     ]
-    for name, one in found:
+    for name, one, played in found:
         lost = _lost(one, hosts, price)
         cost = f"{lost['lost']:,.2f}" if price else f"{lost['lost_host_hours']:,.1f} host hours"
         shares = (one.goodput, one.again, one.stalled, one.restarting)
-        rows.append((name, duration(one.interval), *(f"{100 * share:.2f} %" for share in shares), cost))
+        between = [" to ".join(f"{100 * share:.1f}" for share in each) + " %" for each in played.values()]
+        rows.append((name, duration(one.interval), *(f"{100 * share:.2f} %" for share in shares), cost, *between))
     return head + in_columns(rows)
