@@ -254,8 +254,9 @@ class Reader:
     def _prompt(self, content: dict[str, Any], where: str) -> Prompt:
         """A prompt to answer, and what the reward functions are given beside it."""
         given = _prompt_of(content)
-        columns = {name: value for name, value in content.items() if name not in ("prompt", "messages")}
-        _fields.check({name: value for name, value in columns.items() if name in _fields.REFUSED}, (), "", self.unread)
+        refused = {name: value for name, value in content.items() if name in _fields.REFUSED}
+        _fields.check(refused, (), "", self.unread)
+        columns = {name: value for name, value in content.items() if name not in ("prompt", "messages", *refused)}
         if taken := next((name for name in OWN if name in columns), ""):
             raise Bad(f"{taken}: reward functions are given something else under this name: call it answer, say")
         if isinstance(given, str) and self.prompt_format == "chat":

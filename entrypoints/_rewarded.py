@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -26,17 +27,35 @@ class Prompts(Rows):
     """Prompts as rows, none of whose tokens is learnt. data: as TRL takes them."""
 
     def __init__(self, examples: Sequence[Prompt], encoder: Encoder, hp: Namespace, length: int) -> None:
-        super().__init__([_row(example, encoder, length - hp.max_new_tokens) for example in examples])
-        self.data = Dataset.from_list([{**one.columns, "prompt": one.given} for one in examples]) if examples else None
+        encoder.saw_chat |= any(not isinstance(one.given, str) for one in examples)
+        given = [_turns(one) if encoder.saw_chat else one for one in examples]  # TRL takes all to be as the first is
+        super().__init__([_row(one, encoder, length - hp.max_new_tokens) for one in given])
+        self.data = _as_data(given) if given else None
 
     def said(self) -> str:
         return f"{self.tokens()} tokens of prompts"
 
 
+def _turns(example: Prompt) -> Prompt:
+    """With a prompt that is a string as the user's turn."""
+    given = example.given
+    return replace(example, given=[{"role": "user", "content": given}]) if isinstance(given, str) else example
+
+
+def _as_data(examples: Sequence[Prompt]) -> Dataset:
+    """Examples with their fields as they are: Arrow would drop, change or refuse some, so it holds places alone."""
+    names = dict.fromkeys(name for one in examples for name in one.columns)
+    rows = [{**dict.fromkeys(names), **one.columns, "prompt": one.given} for one in examples]
+
+    def chosen(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+        return {name: [rows[place][name] for place in batch["place"]] for name in (*names, "prompt")}
+
+    return Dataset.from_dict({"place": list(range(len(rows)))}).with_transform(chosen)
+
+
 def _row(example: Prompt, encoder: Encoder, most: int) -> Row:
     given = example.given
     chat = not isinstance(given, str)
-    encoder.saw_chat |= chat
     text = given if isinstance(given, str) else encoder.render(given, True, example.where)
     tokens = encoder.tokenizer(text, add_special_tokens=not chat)["input_ids"]
     if not 0 < len(tokens) <= most:

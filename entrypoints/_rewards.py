@@ -8,13 +8,14 @@ number an answer, or None where it has nothing to say. TRL's reward functions ar
 from __future__ import annotations
 
 import ast
+import asyncio
 import functools
 import importlib.util
 import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ def functions_in(path: str | None) -> tuple[Path, list[str]]:
         tree = ast.parse(files[0].read_bytes(), str(files[0]))
     except (OSError, SyntaxError, ValueError) as error:
         raise Problem(f"rewards: {files[0]} cannot be read as Python: {error}") from error
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    names = [one.name for one in functions if "completions" in {a.arg for a in one.args.args + one.args.kwonlyargs}]
+    functions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    named = [one.name for one in functions if "completions" in {a.arg for a in one.args.args + one.args.kwonlyargs}]
+    names = list(dict.fromkeys(named))  # of two with one name Python has the second
     if not names:
         raise Problem(f"rewards: {files[0]} has no function with a parameter completions, as in def short(completions, **_)")
     return files[0], names
@@ -47,14 +49,12 @@ def load(path: str | None) -> list[Judge]:
     file, names = functions_in(path)
     spec = importlib.util.spec_from_file_location("rewards", file)
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(file.parent))  # for what the file imports from beside it
+    module = sys.modules["rewards"] = importlib.util.module_from_spec(spec)  # dataclasses look for theirs there
+    sys.path.insert(0, str(file.parent))  # for what the file, and its functions, import from beside it
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(file, "the file", error) from error
-    finally:
-        sys.path.remove(str(file.parent))
     return [_checked(file, getattr(module, name)) for name in names]
 
 
@@ -67,8 +67,11 @@ def _checked(file: Path, function: Callable[..., Any]) -> Judge:
         try:
             taken = {name: value for name, value in given.items() if names is None or name in names}
             found = function(completions=completions, **taken)
+            found = asyncio.run(found) if inspect.iscoroutine(found) else found
+            if not isinstance(found, Iterable) or isinstance(found, (str, bytes, Mapping)):
+                raise TypeError(f"it gave {type(found).__name__}, not a list of numbers")
             rewards = [None if one is None else float(one) for one in found]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed(file, function.__name__, error) from error
         if len(rewards) != len(completions):
             raise Problem(f"rewards: {function.__name__} gave {len(rewards)} numbers for {len(completions)} completions")
@@ -79,7 +82,7 @@ def _checked(file: Path, function: Callable[..., Any]) -> Judge:
     return judge
 
 
-def _failed(file: Path, what: str, error: Exception) -> Problem:
+def _failed(file: Path, what: str, error: BaseException) -> Problem:
     lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(file)]
     where = f"{file.name}:{lines[-1]}" if lines else file.name
     return Problem(f"rewards: {what} failed in {where}: {type(error).__name__}: {error}")

@@ -31,7 +31,9 @@ class Reporter(TrainerCallback):
         self.results: dict[str, float] = {}
         self.began, self.first = time.perf_counter(), 0
 
-    def report(self, name: str, value: float, state: Any) -> None:
+    def report(self, name: str, value: float | None, state: Any) -> None:
+        if value is None:  # TRL's mean of no rewards
+            return
         self.results[name] = value
         self.world.metric(name, value, state.epoch or 0, state.global_step)
 

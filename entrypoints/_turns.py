@@ -400,9 +400,11 @@ def fit(rows: Iterable[Any], wheres: Sequence[str], length: int, too_long: str, 
                 fitted.empty += not parts
                 continue
             sides = tuple(parted(side, slice(length)) for side in sides)
-        if not all(side.learnt.any() for side in sides):
+        alike = len(sides) == 2 and numpy.array_equal(*(side.tokens for side in sides))
+        if alike or not all(side.learnt.any() for side in sides):
             if longest <= length:
-                raise Problem(f"{what}: {where}: the tokenizer makes no token of what is to be learnt")
+                none = "the same tokens of chosen and rejected" if alike else "no token of what is to be learnt"
+                raise Problem(f"{what}: {where}: the tokenizer makes {none}")
             fitted.empty += 1
             continue
         fitted.cut += longest > length

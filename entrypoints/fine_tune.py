@@ -15,7 +15,7 @@ Hyperparameters and data are checked before torch is loaded.
 
 from __future__ import annotations
 
-from _common import Parser, Problem, World, in_job, looked, previous_model, require_libraries, run
+from _common import Parser, Problem, World, in_job, looked, note, previous_model, require_libraries, run
 
 from trainshed.checkpoint import listen
 
@@ -54,6 +54,10 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
         raise Problem(f"packing is true, but pairs are not packed: leave it out for {hp.objective}")
     if hp.too_long == "split" and hp.objective != "sft":
         raise Problem(f"too_long is split, but half an answer is not judged: cut, skip or refuse for {hp.objective}")
+    if hp.loss_on == "all" and hp.objective != "sft":
+        raise Problem(f"loss_on is all, but {hp.objective} judges answers, not their prompts: leave it out")
+    if hp.beta == 0 and hp.objective in ("dpo", "kto"):
+        raise Problem(f"beta is 0, with which {hp.objective} learns nothing: give more, or leave it out")
     if hp.objective == "grpo" and not (hp.predict or hp.merge_to):
         require_groups(hp)
     return hp
@@ -63,6 +67,8 @@ def require_groups(hp: Namespace) -> None:
     """Raises Problem where a job of grpo could not compare the answers to one prompt."""
     if hp.sharding == "shard":
         raise Problem("sharding is shard, but grpo answers with the whole model: leave it out")
+    if hp.temperature == 0:
+        raise Problem("temperature is 0, with which all answers to a prompt are the same: grpo compares different ones")
     if hp.batch_size % (hp.generations * hp.gradient_accumulation_steps):
         parts = f" times {hp.gradient_accumulation_steps} parts" * (hp.gradient_accumulation_steps > 1)
         raise Problem(f"batch_size is {hp.batch_size}, not a multiple of generations ({hp.generations}){parts}")
@@ -92,6 +98,8 @@ def load_data(hp: Namespace) -> dict[str, list[Any]]:
         for part, path in ((part, getattr(hp, part)) for part in PARTS)
     }
     _told.say(hp, "the channel train", len(data["train"]), _instructions.fields_of(data["train"]))
+    if hp.objective == "kto" and len(labels := {one.good for one in data["train"]}) == 1:
+        note(f"the channel train: every label is {str(*labels).lower()}: kto learns more where it has both kinds")
     if not data["validation"]:
         data["train"], data["validation"] = _instructions.split(data["train"], hp.validation_fraction, hp.seed)
     if hp.mixture:

@@ -168,7 +168,10 @@ def test_the_odds_are_those_of_trl(module: Module) -> None:
         ("def good(completions):\n    return [0 / 0 for _ in completions]", r"good failed in bad.py:2: ZeroDivisionError"),
         ("def good(completions):\n    return [float('nan') for _ in completions]", "good gave a number that is not finite"),
         ("import nowhere\ndef good(completions): ...", r"the file failed in bad.py:1: ModuleNotFoundError"),
-        ("def good(completions): ...", "good failed in bad.py: TypeError"),
+        ("def good(completions): ...", "good failed in bad.py: TypeError: it gave NoneType, not a list"),
+        ("def good(completions):\n    return dict.fromkeys(range(8))", "TypeError: it gave dict, not a list of numbers"),
+        ("import sys\ndef good(completions):\n    sys.exit()", "good failed in bad.py:3: SystemExit"),
+        ("import sys\ndef good(completions): ...\nsys.exit()", "the file failed in bad.py:3: SystemExit"),
     ],
 )
 def test_rewards_that_fail_are_named(
@@ -179,3 +182,47 @@ def test_rewards_that_fail_are_named(
     with pytest.raises(program.Problem, match=words):
         tune(job(objective="grpo", rewards=tmp_path / "bad.py"))
     assert not (tmp_path / "model/model.json").exists()
+
+
+FIELDS = """from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass
+class Seen:
+    fields: list[object]
+
+def seen(completions, prompts, **fields):
+    named = [(name, fields[name][0]) for name in ("answer", "more", "image") if name in fields]
+    print(Seen([prompts[0][0]["content"], *named]))
+    return [None for _ in completions]
+
+async def waited(completions):
+    return [None for _ in completions]
+"""
+
+
+def test_rewards_are_given_what_the_data_says(job: Options, tune: Train, tmp_path: Path) -> None:
+    """Rows may differ in fields, types and kinds of prompts. No reward at all is no error."""
+    needs("trl")
+    (tmp_path / "odd.py").write_text(FIELDS)
+    asked = [{"role": "user", "content": "c"}]
+    rows = [
+        {"prompt": "a", "image": None},
+        {"prompt": "b", "answer": {"x": 10**30}},
+        {"messages": asked, "answer": "\ud800", "more": 1},
+    ]
+    train = lines(tmp_path / "odd", *rows)
+
+    output = tune(job(objective="grpo", rewards=tmp_path / "odd.py", train=train, max_steps=3, batch_size=4))
+
+    seen = {line for line in output.splitlines() if line.startswith("Seen(")}
+    assert "Seen(fields=['a', ('answer', None), ('more', None)])" in seen
+    assert f"Seen(fields=['b', ('answer', {{'x': {10**30}}}), ('more', None)])" in seen
+    assert "Seen(fields=['c', ('answer', '\\ud800'), ('more', 1)])" in seen
+
+
+def test_pairs_that_are_cut_to_the_same_are_left_out(job: Options, tune: Train, tmp_path: Path) -> None:
+    same = {"prompt": "a", "chosen": "word " * 60 + "yes", "rejected": "word " * 60 + "no"}
+    train = lines(tmp_path / "long", same, *examples("dpo"))
+    output = tune(job(objective="dpo", train=train, max_length=32, max_steps=1))
+    assert "train: 1 of 9 examples have more than max_length (32) tokens: 1 had nothing left to learn" in output

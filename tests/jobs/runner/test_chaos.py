@@ -72,7 +72,14 @@ def test_a_job_that_ends_before_anything_failed_says_so(project: Project) -> Non
     project.write({"train.py": "print('ready')"})
     done = project.trainshed("chaos", "train.py", "--every", "1h")
     assert done.status == 0 and "no failure was played" in done.stdout
-    assert "neither retries nor max_restarts" in done.stderr
+    assert "neither retries nor max_restarts: kill ends it (--max-restarts 10)" in done.stderr
+
+
+@pytest.mark.parametrize(("kinds", "said"), [("host", "no retries: host ends it (--retries 10)"), ("pause,slow", "")])
+def test_what_ends_the_job_is_said_by_its_kind(kinds: str, said: str, project: Project) -> None:
+    project.write({"train.py": "print('ready')"})
+    done = project.trainshed("chaos", "train.py", "--every", "1h", "--kinds", kinds, "--max-restarts", "3")
+    assert said in done.stderr and ("ends it" in done.stderr) == bool(said)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +91,7 @@ def test_a_job_that_ends_before_anything_failed_says_so(project: Project) -> Non
         (("--every", "often"), "--every 'often' is not a time: 60s, 5m, 1h"),
         (("--every", "0"), "--every '0' is not a time"),
         (("--chaos-seed", "x"), "--chaos-seed 'x' is not a whole number"),
+        (("--chaos-seed", "²"), "--chaos-seed '²' is not a whole number"),
     ],
 )
 def test_what_cannot_be_played_is_refused_before_anything_runs(words: tuple[str, ...], said: str, project: Project) -> None:

@@ -119,6 +119,8 @@ def test_what_cannot_be_done_is_said(
         ({"method": "full", "merge": True}, "merge is true, but there is no adapter"),
         ({"objective": "dpo", "too_long": "split"}, "too_long is split, but half an answer"),
         ({"objective": "dpo", "packing": True}, "packing is true, but pairs are not packed"),
+        ({"objective": "kto", "loss_on": "all"}, "loss_on is all, but kto judges answers, not their prompts"),
+        ({"objective": "dpo", "beta": 0}, "beta is 0, with which dpo learns nothing"),
     ],
 )
 def test_hyperparameters_that_contradict_each_other_are_named(

@@ -720,6 +720,13 @@ def test_an_opinion_is_of_the_last_turn_and_may_be_called_otherwise(
     assert "bad, good" in capsys.readouterr().out
 
 
+def test_opinions_of_one_kind_are_said(
+    program: ModuleType, tuning: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.load_data(tuning(train=lines(tmp_path / "train", OPINION, OPINION), objective="kto"))
+    assert "the channel train: every label is true: kto learns more" in capsys.readouterr().err
+
+
 def test_what_a_prompt_has_beside_it_is_for_the_rewards(program: ModuleType, tuning: Options, tmp_path: Path) -> None:
     given = [{"prompt": "a", "answer": 7}, {**turns("a", "b"), "tests": ["x"]}]
     hp = tuning(train=lines(tmp_path / "train", *given), objective="grpo", validation_fraction=0, **judged(tmp_path, "grpo"))
@@ -738,6 +745,7 @@ def test_what_a_prompt_has_beside_it_is_for_the_rewards(program: ModuleType, tun
         ({"batch_size": 3}, "def short(completions): ...", "batch_size is 3, not a multiple of generations \\(2\\)$"),
         ({"gradient_accumulation_steps": 4}, "def short(completions): ...", r"generations \(2\) times 4 parts$"),
         ({"generations": 1}, "def short(completions): ...", "generations"),
+        ({"temperature": 0}, "async def short(completions): ...", "temperature is 0, with which all answers .* the same"),
         ({"sharding": "shard"}, "def short(completions): ...", "sharding is shard, but grpo answers with the whole model"),
     ],
 )

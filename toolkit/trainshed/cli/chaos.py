@@ -55,8 +55,7 @@ def run(options: Namespace) -> int:
     seed = options.chaos_seed or str(random.SystemRandom().randrange(10**6))
     stored = start(with_parent(job, os.environ), os.environ)
     say(f"chaos: {', '.join(kinds)}, every {options.every} on average; --chaos-seed {seed} plays the same again")
-    if not (job.retries or job.distribution.max_restarts):
-        say("chaos: the job has neither retries nor max_restarts: what kills a rank ends it (--max-restarts 10)")
+    _foretell(job, kinds)
     chaos = Chaos(stored, kinds, every, lasting, random.Random(seed), say)
     thread = threading.Thread(target=chaos.play, name="chaos", daemon=True)
     thread.start()
@@ -75,6 +74,7 @@ def _job(options: Namespace) -> tuple[Job, list[str]]:
     from dataclasses import replace
 
     from trainshed.base.errors import did_you_mean
+    from trainshed.base.numerals import whole
     from trainshed.runner.job.flags import job_of
     from trainshed.runner.job.job import Spot
     from trainshed.runner.tools.chaos import KINDS
@@ -85,7 +85,7 @@ def _job(options: Namespace) -> tuple[Job, list[str]]:
     if unknown := [name for name in kinds if name not in KINDS]:
         near = did_you_mean(unknown[0], KINDS) or f"there are {', '.join(KINDS)}"
         raise UsageError(f"--kinds: there is no kind {unknown[0]!r}: {near}")
-    if options.chaos_seed and not options.chaos_seed.isdigit():
+    if options.chaos_seed and whole(options.chaos_seed) is None:
         raise UsageError(f"--chaos-seed {options.chaos_seed!r} is not a whole number")
     job = job_of(options, os.environ)
     for name in kinds:
@@ -93,6 +93,18 @@ def _job(options: Namespace) -> tuple[Job, list[str]]:
             raise UsageError(f"--kinds {name}: {why}")
     spot = job.spot or (Spot() if any(KINDS[name].needs_spot for name in kinds) else None)
     return replace(job, spot=spot), kinds
+
+
+def _foretell(job: Job, kinds: list[str]) -> None:
+    """Says which failures the job will not outlive."""
+    from trainshed.runner.tools.chaos import KINDS
+
+    has = {"retries": job.retries, "max_restarts": job.distribution.max_restarts}
+    for name in kinds:
+        needed = KINDS[name].outlived_by
+        if needed and not any(has[field] for field in needed):
+            lacks = f"neither {' nor '.join(needed)}" if len(needed) > 1 else f"no {needed[0]}"
+            say(f"chaos: the job has {lacks}: {name} ends it (--{needed[-1].replace('_', '-')} 10)")
 
 
 def _time(name: str, text: str) -> float:

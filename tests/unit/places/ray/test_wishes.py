@@ -27,6 +27,7 @@ def test_an_address_comes_from_the_command_then_the_job_then_the_environment() -
 WRONG = [
     (job(adress="head:1"), "is not a known field"),
     (job(address="head"), "must be HOST:PORT, ray://HOST:PORT or auto"),
+    (job(address="head:²"), "must be HOST:PORT, ray://HOST:PORT or auto"),
     (job(address="http://head:1/"), "must be HOST:PORT"),
     (job(address="head:99999"), "must be HOST:PORT"),
     (job(placement="spred"), "must be one of auto, strict_spread"),

@@ -214,6 +214,12 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
     ]
 
 
+def test_fields_that_are_known_are_named_once(folder: Path) -> None:
+    [said] = problems(folder, "program: src/train.py\nzzz: 1\n")
+    named = said.partition("known: ")[2].rstrip(")").split(", ")
+    assert "slurm" in named and len(named) == len(set(named))
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

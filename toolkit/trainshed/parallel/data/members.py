@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from trainshed.base.numerals import whole
 from trainshed.base.voice import tell
 
 from .between_hosts import LocalStepsError
@@ -66,7 +67,7 @@ class Members:
         timeout: float = 1800,
     ) -> None:
         host, _, port = place.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or whole(port) is None:
             raise ValueError(f"place = {place!r}: host:port of the meeting place")
         if begin < 1 or least < 1 or lost_after <= 0 or timeout <= 0:
             raise ValueError(f"begin = {begin}, least = {least}, lost_after = {lost_after}, timeout = {timeout}: above 0")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from trainshed.base.errors import JobError, Problem, did_you_mean
+from trainshed.base.numerals import whole
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.places import RAY, refused
 
@@ -91,7 +92,7 @@ def read_options(job: Job, environ: Mapping[str, str]) -> Options:
 
 def _checked(address: str) -> str:
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if address == "auto" or (colon and host and "/" not in host and port.isdigit() and 0 < int(port) < 65536):
+    if address == "auto" or (colon and host and "/" not in host and 0 < (whole(port) or 0) < 65536):
         return address
     raise JobError(
         [Problem(RAY.name, "must be HOST:PORT, ray://HOST:PORT or auto", "address", address, "Ray's own port is 6379")]

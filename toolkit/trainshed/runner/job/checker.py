@@ -56,7 +56,7 @@ class Checker:
 
     def unknown(self, known: Iterable[str]) -> None:
         """Notes every field whose name is none of those known."""
-        known = list(known)
+        known = list(dict.fromkeys(known))
         for name in self.values:
             if name not in known:
                 near = did_you_mean(name.lower().replace("-", "_"), known) or f"known: {', '.join(known)}"

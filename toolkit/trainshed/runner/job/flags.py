@@ -69,7 +69,7 @@ def job_of(options: argparse.Namespace, environ: Mapping[str, str]) -> Job:
 
     problems: list[Problem] = []
     values: dict[str, Node] = {}
-    origin, name = "trainshed run", ""
+    origin, name = "the command line", ""
     extra: dict[str, Any] = {}
     if is_job_file(options.what):
         origin = options.what

@@ -62,7 +62,7 @@ class Kind:
 
     does: for people.   strikes: which of a run it may strike.   play: does it, and gives it back when it is over.
     obstacle: why it cannot be played on a job, in containers or not, of so many hosts; "" where it can.
-    needs_spot: the job has to be one on spot capacity.
+    needs_spot: the job has to be one on spot capacity.   outlived_by: fields of a job of which it needs one to go on.
     """
 
     does: str
@@ -70,6 +70,7 @@ class Kind:
     play: Callable[[Victim, threading.Event], None]
     obstacle: Callable[[bool, int], str] = lambda containers, hosts: ""
     needs_spot: bool = False
+    outlived_by: tuple[str, ...] = ()
 
 
 def _ranks(run: Stored) -> list[Victim]:
@@ -148,14 +149,15 @@ def _no_network(containers: bool, hosts: int) -> str:
     return "" if os.geteuid() == 0 else "only root can cut a container's network"
 
 
+_ANY = ("retries", "max_restarts")
 _SPOT = "takes spot capacity away: a notice, the grace, a new start"
 KINDS = {
-    "kill": Kind("kills a rank (SIGKILL)", _ranks, _kill),
-    "host": Kind("kills a host: `train` and all below it", _trains, _kill),
+    "kill": Kind("kills a rank (SIGKILL)", _ranks, _kill, outlived_by=_ANY),
+    "host": Kind("kills a host: `train` and all below it", _trains, _kill, outlived_by=("retries",)),
     "pause": Kind(f"stops a rank for {PAUSE:.0f} s (SIGSTOP)", _ranks, _pause),
     "slow": Kind(f"lets a rank run half of the time, for {SLOW:.0f} s", _ranks, _slow),
     "cut": Kind(f"takes a container off the network for {CUT:.0f} s", _trains, _cut, _no_network),
-    "disk-full": Kind(f"lets a rank write no file beyond 4 kB, for {FULL:.0f} s", _ranks, _fill),
+    "disk-full": Kind(f"lets a rank write no file beyond 4 kB, for {FULL:.0f} s", _ranks, _fill, outlived_by=_ANY),
     "notice": Kind(_SPOT, _runner, _notice, needs_spot=True),
 }
 SIMPLE = ("kill", "pause", "slow", "notice")  # where nobody says which

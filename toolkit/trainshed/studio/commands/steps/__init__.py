@@ -63,6 +63,7 @@ def run(options: Namespace) -> int:
     if options.action in ("run", "show"):
         from dataclasses import replace
 
+        from trainshed.base.numerals import whole
         from trainshed.studio.steps.steps_file import read_pipeline
 
         pipeline = read_pipeline(options.file, os.environ, _params(options.param))
@@ -76,13 +77,10 @@ def run(options: Namespace) -> int:
         if options.from_step and options.no_cache:
             raise UsageError("use one of --from and --no-cache")
         if options.max_parallel:
-            if (
-                not options.max_parallel.isascii()
-                or not options.max_parallel.isdigit()
-                or not 0 < int(options.max_parallel) <= 100
-            ):
+            count = whole(options.max_parallel) or 0
+            if not 0 < count <= 100:
                 raise UsageError(f"--max-parallel {options.max_parallel}: must be a whole number from 1 to 100")
-            pipeline = replace(pipeline, max_parallel=int(options.max_parallel))
+            pipeline = replace(pipeline, max_parallel=count)
         folder = options.output or f"{PIPELINES}/{pipeline.name}"
         return running.run(pipeline, folder, os.environ, from_step=options.from_step, no_cache=options.no_cache)
     found = StepsFolder.find(options.pipeline)
