@@ -1,4 +1,4 @@
-"""Makes the failure table: what goes wrong, the exit status, how the failure file begins, and how long it all took.
+"""Makes the failure table: what goes wrong, the exit status, the first line of the failure file, and how long it all took.
 
     python tests/faults/table.py [--containers] [WORD ...]
 
@@ -26,13 +26,11 @@ from faults.process_cases import CASES as PROCESS_CASES
 from support import evidence, image_build
 from support.docker_cli import LABEL, Containers, docker
 
-BEGINNING = 200  # bytes of the failure file
-
 
 def row(case: Case, end: Ended) -> str:
     """One row of the table, in Markdown."""
-    begin = (end.failure or b"")[:BEGINNING].decode("utf-8", "ignore").strip()
-    text = " ".join(begin.split()).replace("|", "\\|")
+    first = (end.failure or b"").decode("utf-8", "ignore").strip().partition("\n")[0]
+    text = " ".join(first.split())[:200].replace("|", "\\|")
     text = f"`{text}`" if text else "success" if end.success is not None else "neither success nor failure"
     return f"| {case.name} | {end.status} | {text} | {end.seconds:.1f} |"
 
@@ -84,7 +82,7 @@ def runs(with_containers: bool, words: list[str]) -> Iterator[tuple[Case, Callab
 def main(arguments: list[str]) -> int:
     """Runs the cases, prints their rows, and writes the page of all; returns the exit status."""
     wrong = 0
-    rows = ["| what goes wrong | exit status | the failure file begins | seconds |", "|---|---|---|---|"]
+    rows = ["| what goes wrong | exit status | first line of the failure file | seconds |", "|---|---|---|---|"]
     words = [argument for argument in arguments if argument != "--containers"]
     for case, run in runs("--containers" in arguments, words):
         with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:

@@ -89,6 +89,13 @@ def tally_of(folder: Path, *problems: list[str]) -> Tally:
     return Tally(folder, play)
 
 
+def test_faults_are_counted_in_a_row_a_fault_and_a_column_a_moment(tmp_path: Path) -> None:
+    tally = tally_of(tmp_path)
+    tally.kinds.update({"kill rank at start": 2, "cut at training": 1})
+
+    assert tally.faults().splitlines()[2:] == ["| cut |  | 1 |", "| kill rank | 2 |  |"]
+
+
 def test_a_case_that_ends_wrong_twice_counts_and_its_folders_stay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,16 +84,18 @@ def _row(results: Results, names: list[str], combination: str) -> str:
 
 
 def _not_right(results: Results, cases: list[str], misuse: set[str]) -> list[str]:
-    """For each case that is not as in one process: the outcome, where, and the first line of why."""
+    """For each case that is not as in one process: each outcome, where, and the first line of why."""
     lines = []
     for name in cases:
-        found: dict[tuple[str, str], list[str]] = {}
+        found: dict[str, list[str]] = {}
+        why: dict[str, str] = {}
         for combination in COMBINATIONS:
             verdict = results.verdicts.get((name, combination))
             right = ("refused",) if name in misuse else ("exact", "close")
             if verdict is not None and verdict.outcome not in right:
-                found.setdefault((verdict.outcome, _brief(verdict)), []).append(combination)
-        lines += [f"* `{name}` ({', '.join(on)}): {outcome}: {why}" for (outcome, why), on in found.items()]
+                found.setdefault(verdict.outcome, []).append(combination)
+                why.setdefault(verdict.outcome, _brief(verdict))
+        lines += [f"* `{name}` ({', '.join(on)}): {outcome}: {why[outcome]}" for outcome, on in found.items()]
     return lines
 
 
@@ -102,4 +104,4 @@ def _brief(verdict: Verdict) -> str:
     text = lines[0]
     if verdict.outcome == "crash":
         text = next((line for line in lines if re.match(r"rank \d+: \w*Error|rank \d+: [A-Z]", line)), text)
-    return re.sub(r"0x[0-9a-f]+", "0x...", re.sub(r"^rank \d+: (\w+: )?", "", text))[:240].replace("|", "\\|")
+    return re.sub(r"0x[0-9a-f]+", "0x...", re.sub(r"^rank \d+: (\w+: )?", "", text))[:160].replace("|", "\\|")

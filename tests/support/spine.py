@@ -9,7 +9,7 @@ from functools import cache
 from support.paths import ROOT
 
 TESTS = ROOT / "tests"
-PLAIN = "on each host ranks start as those of plain processes do"
+PLAIN = "as plain processes do"
 # Each row of README's "What works where": for its three columns a test of the spine, or the words why there is none.
 PLACES = {
     "plain processes": (

@@ -109,9 +109,8 @@ def main() -> int:
     if options.evidence:
         from support import evidence
 
-        kinds = "\n".join(f"| {kind} | {count} |" for kind, count in sorted(tally.kinds.items()))
         wrong = "".join(f"\n* `{one.name}` ({one}): {problem}" for one, problem in tally.failed)
-        evidence.write("faults", f"Seed `{options.seed}`: {total}\n{wrong}\n\n| fault | times |\n|---|---|\n{kinds}")
+        evidence.write("faults", f"Seed `{options.seed}`: {total}\n{wrong}\n\n{tally.faults()}")
     return 1 if tally.failed else 0
 
 

@@ -43,6 +43,15 @@ class Tally:
             if problem:
                 self.failed.append((schedule, problem))
 
+    def faults(self) -> str:
+        """How often each fault was played, in Markdown: a row a fault, a column a moment."""
+        pairs = [kind.rpartition(" at ")[::2] for kind in self.kinds]
+        moments = sorted({moment for _, moment in pairs})
+        rows = [["fault, times at", *moments], ["---"] * (1 + len(moments))]
+        for fault in sorted({fault for fault, _ in pairs}):
+            rows.append([fault, *(str(self.kinds[f"{fault} at {moment}"] or "") for moment in moments)])
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
     def again(self) -> None:
         """Plays each schedule that ended wrong once more, alone; only one that ends wrong again counts."""
         wrong, self.failed = self.failed, []
