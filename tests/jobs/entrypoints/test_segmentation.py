@@ -27,6 +27,7 @@ CHANNELS = ("--train", "train", "--train_annotation", "train_annotation")
 SMALL = (*CHANNELS, "--width", "4", "--epochs", "2", "--device", "cpu")
 
 
+@pytest.mark.timeout(300)  # 25 epochs of a deep network on two busy CPUs
 @pytest.mark.parametrize(
     "algorithm",
     [
