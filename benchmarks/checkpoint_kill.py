@@ -19,7 +19,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import struct
 import sys
 import tempfile
@@ -32,6 +31,7 @@ import torch
 import torch.distributed as dist
 
 from trainshed.checkpoint import Checkpointer, folder
+from trainshed.machine.network import free_port
 
 INTERVAL = 4  # steps between checkpoints
 ENTRY = struct.Struct("<id")  # step, loss
@@ -89,7 +89,7 @@ def warm_up() -> None:
 
 def fork_run(place: Path, ranks: int, steps: int) -> list[int]:
     """Starts a run; returns its process ids by rank."""
-    port = free_port() if ranks > 1 else 0
+    port = free_port(0) if ranks > 1 else 0
     pids = []
     for rank in range(ranks):
         pid = os.fork()
@@ -199,13 +199,6 @@ def campaign(place: Path, kills: int, ranks: int, seed: int) -> dict[str, object
         "checkpoint_megabytes": 6.3,
         "errors": errors,
     }
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -38,6 +37,7 @@ from typing import Any, NamedTuple
 
 from _claims import claim
 
+from trainshed.machine.network import free_port
 from trainshed.studio.forecast import Case
 from trainshed.studio.simulation import Fleet, replayed
 
@@ -121,7 +121,7 @@ class Job:
             shutil.copy(script, place)
         given = {
             "LOG": self.log, "STEPS": steps, "EVERY": every, "LAYERS": options.layers, "WIDTH": options.width,
-            "HOSTS": options.hosts, "PORT": free_port(), "PYTHON": sys.executable,
+            "HOSTS": options.hosts, "PORT": free_port(0), "PYTHON": sys.executable,
         }  # fmt: skip
         restarts = {"kind": "torchrun", "engine": "trainshed", "processes_per_host": 1, "max_restarts": MOST_RESTARTS}
         job = {
@@ -343,13 +343,6 @@ def await_steps(job: Job, process: subprocess.Popen[str], starts: int) -> None:
         if process.poll() is not None or time.monotonic() > until:
             raise RuntimeError(f"no step after start {starts}; the job's files are in {job.folder}")
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -119,15 +118,10 @@ def work(
     dist.destroy_process_group()
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def main() -> None:
     """The command line."""
+    from trainshed.machine.network import free_port
+
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1500)
@@ -149,7 +143,7 @@ def main() -> None:
         found = manager.dict()
         for seed in given.seeds:
             for way, every in ways:
-                arguments = (given.hosts, free_port(), way, every, given.steps, seed, options, found)
+                arguments = (given.hosts, free_port(0), way, every, given.steps, seed, options, found)
                 processes.spawn(work, arguments, nprocs=given.hosts)
         results = dict(found)
     print(f"| {given.hosts} hosts, {given.steps} steps | seed | loss | of DDP's | bytes a host sends | fewer | seconds |")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 import torch
 
 from trainshed.base.errors import TrainshedError, shorten
+from trainshed.machine.network import free_port
 
 from .evidence import ACCELERATE, Evidence, load
 from .global_batch import Fed, GivenBatches, Kept, KeptBatches
@@ -155,7 +155,7 @@ def _command(role: str, folder: Path, steps: int, words: Sequence[str]) -> list[
 
 def _played(commands: Sequence[list[str]], environ: dict[str, str], limit: float) -> str:
     """Runs the ranks of one job to their end; one that fails ends the others. Returns what went wrong."""
-    world, port = len(commands), _free_port()
+    world, port = len(commands), free_port(0)
     environ = {name: value for name, value in environ.items() if not name.startswith(_AGENTS)}
     with ExitStack() as stack:
         processes = []
@@ -187,12 +187,6 @@ def _variables(rank: int, world: int, port: int) -> dict[str, str]:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TORCHDYNAMO_DISABLE": "1",  # what is compiled is not seen
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
