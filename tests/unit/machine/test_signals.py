@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +90,39 @@ def test_a_stop_after_the_end_does_not_change_how_it_ended() -> None:
     done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(TOOLKIT)}, check=False)
 
     assert done.returncode == 3
+
+
+# What a handler of `train` does may interrupt any import: here none succeeds any more.
+WITHOUT_IMPORTS = """\
+import sys
+from trainshed.container.training import Training
+from trainshed.machine.signals import Interrupted, Stops, signal
+
+class Forbidding:
+    def find_spec(self, name, path=None, target=None):
+        raise ImportError("imported in a handler: " + name)
+
+for name in set(sys.modules) & {"signal", "enum", "re"}:
+    del sys.modules[name]
+class Loaded(Training):
+    def _result(self, scratch):
+        sys.meta_path.insert(0, Forbidding())
+        signal.raise_signal(signal.SIGUSR1)
+        try:
+            with self._stops.raising("before it dug"):
+                signal.raise_signal(signal.SIGHUP)
+        except Interrupted as stop:
+            sys.meta_path.pop(0)
+            print(stop, flush=True)
+            raise
+"""
+
+
+def test_handlers_of_train_import_nothing(tmp_path: Path) -> None:
+    base = tmp_path / "ml"
+    base.mkdir()
+    code = WITHOUT_IMPORTS + f"import os\nsys.exit(Loaded({{**os.environ, 'SAGEMAKER_BASE_DIR': {str(base)!r}}}).execute())\n"
+    done = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(TOOLKIT)!r})\n{code}"], capture_output=True, text=True)
+    assert "stopped by SIGHUP before it dug" in done.stdout, done.stderr
+    assert "there are no stacks to report" in done.stderr
+    assert "ImportError" not in done.stderr

@@ -65,7 +65,7 @@ class Training:
 
     def execute(self) -> int:
         """Runs the job to its end; returns the exit status of `train`."""
-        signal.signal(signal.SIGUSR1, self._no_stacks)
+        signal.signal(signal.SIGUSR1, _no_stacks)
         with self._stops:  # from here on a stop changes how the job ends, or comes too late for that
             try:
                 clear_outcome(self._paths)  # first of all: an earlier run must not speak for this one
@@ -315,9 +315,13 @@ class Training:
             return failure_of_start(error, self._host, self._voice.secrets)
         return failure_of_error(error, self._host, self._voice.secrets)
 
-    def _no_stacks(self, number: int, frame: object) -> None:
-        """SIGUSR1 before and after the script runs; while it runs, the supervisor reports stacks."""
-        self._voice.say("no rank is running on this host now: there are no stacks to report")
+
+def _no_stacks(_number: int, _frame: object) -> None:
+    """SIGUSR1 before and after the script runs; while it runs, the supervisor reports stacks.
+
+    No secret is in these words: masking them could import, and a handler may interrupt any import.
+    """
+    console.write("no rank is running on this host now: there are no stacks to report")
 
 
 def _welcome() -> None:

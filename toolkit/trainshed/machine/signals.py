@@ -18,10 +18,12 @@ PASSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def name_of(number: int) -> str:
-    """`SIGTERM` for 15."""
-    from signal import Signals
+    """`SIGTERM` for 15, `signal 35` for one without a name.
 
-    return Signals(number).name
+    Handlers call it: it imports nothing, for they may interrupt the import of that very module.
+    """
+    names = (name for name in dir(signal) if name.startswith("SIG") and not name.startswith("SIG_"))
+    return next((name for name in names if getattr(signal, name) == number), f"signal {number}")
 
 
 class SignalPipe:
