@@ -27,7 +27,7 @@ RECORDED = Path(__file__).with_name("results") / "instructions.json"
 DEARER = 1.10  # of the last count
 LINES = 2000
 JSON_LINE = '{"step": {row}, "text": "of the batch, loss=0.69 accuracy=0.91", "label": 7}'
-TRAIN = "import os; from trainshed.container.main import train; assert train(os.environ) == 0"
+TRAIN = "import os, sys; from trainshed.container.main import train; assert train(os.environ) == 0; print(*sys.modules)"
 # From a file, not from a pipe: how many lines a pipe holds when it is read depends on what else runs.
 PASS_ON = """
 import os, sys
@@ -128,15 +128,26 @@ def instructions(words: list[str], environ: dict[str, str]) -> int:
         raise NoValgrind("valgrind is not installed: apt-get install valgrind")
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "toolkit"), "PYTHONHASHSEED": "0", **environ}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "out")
-        for _ in range(2):
-            tool = [valgrind, "--tool=callgrind", "--trace-children=no", f"--callgrind-out-file={path}"]
-            subprocess.run([*tool, sys.executable, *words], env=environ, capture_output=True, text=True, check=True)
-            summary = next(line for line in path.read_text().splitlines() if line.startswith("summary:"))
-            found.append(int(summary.split()[1]))
+    found = {}
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            # A file for each process: those that `train` forks write theirs whenever they end.
+            tool = [valgrind, "-q", "--tool=callgrind", "--trace-children=no", f"--callgrind-out-file={folder}/%p"]
+            output = Path(folder, "output")
+            with output.open("wb") as file:
+                process = subprocess.Popen([*tool, sys.executable, *words], env=environ, stdout=file, stderr=file)
+            if process.wait():
+                raise subprocess.CalledProcessError(process.returncode, words, output.read_text())
+            each = {path.name: _summary(path) for path in Path(folder).iterdir() if path.name.isdecimal()}
+            found[each[str(process.pid)]] = f"{output.read_text()}{each}"
+    # Where a count is dearer this tells why: the messages, and for `train` the modules that it has loaded.
+    print(f"counts {[*found]}; the least: {found[min(found)]}", file=sys.stderr)
     return min(found)
+
+
+def _summary(path: Path) -> int:
+    """The instructions of one process; 0 for one that was killed before it wrote its count."""
+    return next((int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("summary:")), 0)
 
 
 if __name__ == "__main__":
