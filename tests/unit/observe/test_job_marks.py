@@ -232,6 +232,7 @@ def test_the_largest_losses_are_told_with_what_lowers_them_and_what_they_cost(tm
     assert losses(goodput) == [
         "starting 33.3 % (20 s, 0.67): put requirements into the image; profile: auto divides it further"
     ]
+    assert headline(told(ledger, price=0.06)) == "66.7 % of 1 min 00 s, 0.00033 of 0.0010 lost"
     assert [name for name, _ in rows(goodput)] == ["goodput", ""]
     assert rows({"Share": 2}) == rows({"Share": "x", "WallSeconds": 1}) == rows(None) == []
     assert losses({"Losses": [1, {"Account": "x"}, {"Account": "steps"}]}) == []

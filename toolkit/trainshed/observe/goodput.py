@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import math
+
 from trainshed.base.units import duration
 
 from .ledger import ACCOUNTS
@@ -36,7 +38,7 @@ def told(ledger: Ledger, price: float = 0.0, hosts: int = 0) -> dict[str, Any]:
     losses = [
         {
             "Account": name, "Words": ACCOUNTS[name].words, "Seconds": spent / 1e6, "Share": round(spent / wall, 6),
-            "Remedy": ACCOUNTS[name].remedy, **({"Cost": round(spent * paid, 4)} if price else {}),
+            "Remedy": ACCOUNTS[name].remedy, **({"Cost": round(spent * paid, 8)} if price else {}),
         }
         for name, spent in ledger.losses() if spent >= _LEAST * wall
     ]  # fmt: skip
@@ -51,7 +53,7 @@ def told(ledger: Ledger, price: float = 0.0, hosts: int = 0) -> dict[str, Any]:
             {"Kind": part.kind, "Begin": round(part.begin, 3), "Seconds": _seconds(part.accounts)}
             for part in ledger.parts[:_MOST_PARTS]
         ],
-        **({"Price": price, "Cost": round(wall * paid, 4)} if price else {}),
+        **({"Price": price, "Cost": round(wall * paid, 8)} if price else {}),
     }
 
 
@@ -66,7 +68,7 @@ def headline(goodput: Mapping[str, Any]) -> str:
     share, wall, cost = share_of(goodput), _number(goodput.get("WallSeconds")), _number(goodput.get("Cost"))
     if share is None or wall is None:
         return ""
-    paid = f", {cost * (1 - share):.2f} of {cost:.2f} lost" if cost is not None else ""
+    paid = f", {_money(cost * (1 - share))} of {_money(cost)} lost" if cost is not None else ""
     return f"{_per_cent(share)} of {duration(wall)}{paid}"
 
 
@@ -89,8 +91,13 @@ def _loss(one: object) -> str:
     share, seconds, cost = (_number(one.get(name)) for name in ("Share", "Seconds", "Cost"))
     if share is None or seconds is None:
         return ""
-    paid = f", {cost:.2f}" if cost is not None else ""
+    paid = f", {_money(cost)}" if cost is not None else ""
     return f"{account.words} {_per_cent(share)} ({duration(seconds)}{paid}): {account.remedy}"
+
+
+def _money(amount: float) -> str:
+    """Two decimals, or of less than one two digits that are not 0."""
+    return f"{amount:.2f}" if amount >= 1 or not amount else f"{amount:.{max(2, 1 - math.floor(math.log10(amount)))}f}"
 
 
 def _seconds(sums: Mapping[str, int]) -> dict[str, float]:
