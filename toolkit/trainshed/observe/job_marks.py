@@ -90,9 +90,9 @@ def _of_runner(status: Mapping[str, Any], attempts: Sequence[Sequence[HostFiles]
     for number, (name, begin, over) in enumerate(noted):
         after = noted[number + 1][1] if number + 1 < len(noted) else 0.0
         over = over or after or end
-        if name in ENDED:
-            spans += [Span(PAUSED, over, after)] if after else []
-        elif name == "Training":
+        if after > over:  # nobody watched
+            spans.append(Span(PAUSED, over, after))
+        if name == "Training":
             spans += _around_records(attempts, begin, over)
         elif name in _OF_STATUS:
             spans.append(Span(_OF_STATUS[name], begin, over))

@@ -24,7 +24,7 @@ class Account(Record):
 
 
 STEPS, OTHER = "steps", "other"
-PAUSED = "paused"  # the job was over, and somebody took it up again later: no part of its wall clock
+PAUSED = "paused"  # the job was over, or its runner dead, and somebody took it up again later: no part of its wall clock
 ACCOUNTS: dict[str, Account] = {  # the strongest first
     "checkpoint": Account("checkpoint stalls", "save less often, or by trainshed.checkpoint, which writes beside steps"),
     "again": Account("steps done again", "save more often: Checkpointer without every_steps finds the interval itself"),

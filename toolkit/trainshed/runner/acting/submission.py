@@ -12,7 +12,6 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from datetime import datetime
 
 from trainshed.base.errors import EXIT_SIGNAL_BASE, TrainshedError
 from trainshed.base.files import write_atomic
@@ -282,9 +281,6 @@ def status_of(stored: Stored, run: Run, secrets: tuple[str, ...], kept: tuple[st
     """
     status = StatusFile(run, before=stored.status, first=stored.said[1], secrets=secrets)
     status.data["Trainshed"] |= {name: stored.ours[name] for name in kept if name in stored.ours}
-    if (began := _seconds(stored.status.get("TrainingStartTime"))) is not None:
-        status.seconds_before = status.billed_before = 0.0
-        status.training_since = began
     status.to(stored.said[1])
     return status
 
@@ -301,10 +297,3 @@ def known_secrets(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
         return secrets_of(job, look_up(job, environ))
     except TrainshedError:
         return secrets_of(job, {})
-
-
-def _seconds(text: object) -> float | None:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except (ValueError, OverflowError):
-        return None

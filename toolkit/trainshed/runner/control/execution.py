@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError, visible
 from trainshed.base.files import write_atomic
@@ -243,9 +242,6 @@ class Execution:
         self.run = replace(self.again, job=self.job)
         self.attempts_before = layout.attempts(self.run.folder)
         self.status = StatusFile(self.run, before=before.status, first=before.said[1], secrets=self.screen.secrets)
-        if (began := seconds_of(before.status.get("TrainingStartTime"))) is not None:
-            self.status.seconds_before = self.status.billed_before = 0.0
-            self.status.training_since = began
         self.placing = time.time()
         for host in self.run.hosts:
             with open(self.run.log(host.name), "wb"):  # it comes whole again
@@ -369,14 +365,6 @@ class Execution:
         there = [archive for archive in archives if archive.path]
         uris = upload(self.job.upload, self.run.name, there, self.environ)
         return dict(zip((archive.path for archive in there), uris, strict=True)).get(archives[0].path, "")
-
-
-def seconds_of(text: object) -> float | None:
-    """Seconds since the epoch of a time in a status file; None for anything else."""
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _could_not_run(error: Exception) -> Verdict:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from trainshed.base.errors import EXIT_SIGNAL_BASE, TrainshedError
 
@@ -15,9 +17,10 @@ from ..files.ending import Ending, HostEnd, Verdict
 from ..files.metrics import Metrics
 from ..files.mounts import clear
 from ..files.owner import hand_over
+from ..files.run import Run
 from ..job.places import HERE
 from ..state.records import record_of
-from ..state.status import StatusFile
+from ..state.status import StatusFile, seconds_of
 from ..state.stored import Stored
 from ..state.verdict import judge
 
@@ -51,12 +54,13 @@ def settle(run: Stored, environ: Mapping[str, str], say: Callable[[str], None], 
     made = run.run()
     grace = made.job.grace_seconds if grace is None else grace
     left = leftovers_of(run, environ)
+    until = None if left.running() else _last_sign(run, made)
     ends = left.end(grace, len(made.hosts))
     clear(made.folder)
     lost, notes = left.fetch(made)
     for problem in (*lost, *notes):
         say(f"warning: {problem}")
-    status = StatusFile(made, before=run.status, first="Uploading")
+    status = StatusFile(made, before=run.status, first="Uploading", until=until)
     ending = Ending(tuple(ends), lost=lost)
     verdict = _verdict(run, ends, judge(made, ending) if ends else None)
     archives: tuple[Archive, ...] = ()
@@ -73,6 +77,16 @@ def settle(run: Stored, environ: Mapping[str, str], say: Callable[[str], None], 
     for problem in left.remove() if not lost else ():
         say(f"warning: {problem}")
     return verdict
+
+
+def _last_sign(run: Stored, made: Run) -> float:
+    """When the run was last seen to do something: nobody noted its end, and days may have gone by since."""
+    signs = [seconds_of(run.status.get("LastModifiedTime")) or made.started]
+    for host in made.hosts:
+        for path in (made.log(host.name), host.record):
+            with suppress(OSError):
+                signs.append(os.lstat(path).st_mtime)
+    return min(max(signs), time.time())
 
 
 def _verdict(run: Stored, ends: list[HostEnd], judged: Verdict | None) -> Verdict:

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from trainshed.base.disk_reserve import Room
@@ -53,6 +54,7 @@ class StatusFile:
 
     Args:
         before: the file of a run that is taken up again; its transitions and times stay. first: what it does then.
+        until: how long it went on with what it did before, in seconds since 1970; None: until now.
         secrets: values that are masked in what it says.
 
     Attributes:
@@ -66,6 +68,7 @@ class StatusFile:
         before: dict[str, Any] | None = None,
         first: str = "Restarting",
         secrets: tuple[str, ...] = (),
+        until: float | None = None,
     ) -> None:
         self.run = run
         self.secrets = secrets
@@ -74,11 +77,12 @@ class StatusFile:
         self.path = f"{run.folder}/status.json"
         before = before or {}
         self.transitions: list[dict[str, Any]] = list(before.get("SecondaryStatusTransitions") or [])
+        if until is not None and self.transitions:
+            self.transitions[-1].setdefault("EndTime", iso(until))
         self.telling = Telling(run.job.notify, run.name, run.folder, run.words, secrets)
         self.data: dict[str, Any] = {**described(run, secrets), "CreationTime": iso(run.started)}
-        for name in ("TrainingStartTime", "TrainingTimeInSeconds", "BillableTimeInSeconds"):
-            if name in before:
-                self.data[name] = before[name]
+        if "TrainingStartTime" in before:
+            self.data["TrainingStartTime"] = before["TrainingStartTime"]
         self.data["Trainshed"] = {"RunId": run.id, "Runner": identity.mine(), **identity.of_folder(run.folder)}
         if run.job.parent is not None:
             self.data["Trainshed"]["FromRun"] = {
@@ -87,11 +91,6 @@ class StatusFile:
         if run.job.tags:
             self.data["Trainshed"]["Tags"] = mask_mapping(run.job.tags, secrets)
         self.attempts: list[dict[str, Any]] = list((before.get("Trainshed") or {}).get("Attempts") or [])
-        # What earlier runners counted; the time between two runners does not count.
-        self.seconds_before = float(before.get("TrainingTimeInSeconds") or 0)
-        self.billed_before = float(before.get("BillableTimeInSeconds") or 0)
-        self.training_since: float | None = None
-        self.held = 0.0
         self.to(first if before else "Starting", now=now)
 
     def to(self, secondary: str, message: str = "", now: float | None = None, **fields: Any) -> None:
@@ -108,8 +107,6 @@ class StatusFile:
             told = some_metrics({name: one.last for name, one in metrics_in(fields).items()})
             self.telling.tell(event, secondary, said, 0.0 if event == "start" else self.run.started, told)
         if secondary == "Training":
-            if self.training_since is None:
-                self.training_since = now
             self.data.setdefault("TrainingStartTime", iso(now))
         self.data |= {"TrainingJobStatus": status, "SecondaryStatus": secondary, **fields}
         self._write(now)
@@ -117,7 +114,6 @@ class StatusFile:
     def attempt(self, ending: Ending, outcome: str, now: float | None = None) -> None:
         """Notes an attempt that is over: how long the hosts ran, and what became of it."""
         now = time.time() if now is None else now
-        self.held += round(ending.seconds, 3)
         self.attempts.append({"Seconds": round(ending.seconds, 3), "Outcome": outcome})
         self.data["Trainshed"]["Attempts"] = self.attempts
         self._write(now)
@@ -170,7 +166,7 @@ class StatusFile:
         self.look_at_rules(now=True)
         self.to(verdict.secondary, message, now, **fields)
         self.transitions[-1]["EndTime"] = iso(now)
-        self.data["TrainingJobStatus"] = verdict.status
+        self.data |= {"TrainingJobStatus": verdict.status, **self._seconds()}
         self._write(now)
         self.room.free()
 
@@ -178,15 +174,16 @@ class StatusFile:
         """Tells who is to be told what rules have found; now and then, or `now`."""
         self.telling.look((host.output for host in self.run.hosts), str(self.data.get("SecondaryStatus")), now=now)
 
+    def _seconds(self) -> dict[str, int]:
+        """What the platform counts of a run that is over: all from its first training on; of spot it bills what was used."""
+        if not (training := trained(self.transitions)):
+            return {}
+        spot = self.run.job.spot
+        billed = sum(one["Seconds"] for one in self.attempts) * spot.price if spot else training
+        return {"TrainingTimeInSeconds": max(1, round(training)), "BillableTimeInSeconds": max(1, round(billed))}
+
     def _write(self, now: float) -> None:
         self.data |= {"SecondaryStatusTransitions": self.transitions, "LastModifiedTime": iso(now)}
-        if self.training_since is not None:
-            # The platform counts from the first start of training; it bills what was used, at the price of spot.
-            price = self.run.job.spot.price if self.run.job.spot else 1.0
-            training = self.seconds_before + now - self.training_since
-            billed = self.billed_before + (self.held if self.run.job.spot else now - self.training_since) * price
-            self.data["TrainingTimeInSeconds"] = max(1, round(training))
-            self.data["BillableTimeInSeconds"] = max(1, round(billed))
         text = json.dumps(self.data, indent=2) + "\n"
         if os.path.islink(self.path):
             self._planted = f"{self.path} had become a link, which was not followed: it is a file again"
@@ -200,6 +197,18 @@ class StatusFile:
         except OSError as error:
             standing = "" if not os.path.exists(self.path) else ", and says how the run stood before"
             self.problem = f"{self.path} cannot be written: {error.strerror}{standing}"
+
+
+def trained(transitions: Iterable[dict[str, Any]]) -> float:
+    """Seconds from each first start of training to the end after it; what nobody watched does not count."""
+    total, training = 0.0, False
+    for one in transitions:
+        over = _EVENTS.get(str(one.get("Status"))) in ("end", "failure")
+        training = not over and (training or one.get("Status") == "Training")
+        begin, end = seconds_of(one.get("StartTime")), seconds_of(one.get("EndTime"))
+        if training and begin is not None and end is not None:
+            total += max(0.0, end - begin)
+    return total
 
 
 def savings(data: dict[str, Any]) -> float | None:
@@ -279,3 +288,11 @@ def _resources(job: Job) -> dict[str, Any]:
 def iso(seconds: float) -> str:
     """A time in seconds since the epoch as ISO 8601, UTC, milliseconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}+00:00"
+
+
+def seconds_of(text: object) -> float | None:
+    """Seconds since the epoch of a time in a status file; None for anything else."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError):
+        return None

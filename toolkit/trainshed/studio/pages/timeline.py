@@ -80,11 +80,11 @@ def _at(seconds: float) -> str:
 
 
 def paused(status: dict[str, Any]) -> float:
-    """Seconds in which a run was over before it was taken up again."""
+    """Seconds in which a run was over, or its runner dead, before it was taken up again."""
     phases = entries(status.get("SecondaryStatusTransitions"))
     gaps = [
         instant(after.get("StartTime")) - instant(before.get("EndTime"))
         for before, after in itertools.pairwise(phases)
-        if before.get("Status") in _ENDS
+        if before.get("EndTime")
     ]
     return round(sum(gap for gap in gaps if gap > 0), 3)
