@@ -20,7 +20,7 @@ def counts_padding(ids: torch.Tensor, others: Sequence[torch.Tensor], targets: t
         others: inputs of the same shape, of which one may be a mask.
         ignored: what stands for no target.
     """
-    rows, places = ids.shape
+    rows = len(ids)
     if targets.numel() not in (ids.numel(), ids.numel() - rows):
         return False
     counted = targets.reshape(rows, -1) != ignored
