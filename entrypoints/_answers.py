@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from _common import Problem, World, write_json
+from _common import Problem, World, write_json, writing_to
 from _forms import tools_of
 from _instructions import Example, prompts, to_score
 from _predicting import Answers
 from _preferences import scores_of
-from _pretrained import HEADS, context, fingerprint, load_adapter, load_model, load_tokenizer
+from _pretrained import HEADS, context, fingerprint, load_adapter, load_model, load_tokenizer, merged
 from _trainer import save
 from _turns import Encoder, collate
 from transformers import GenerationConfig, set_seed
@@ -72,12 +75,31 @@ def merge(hp: Namespace, base: str | None) -> None:
         raise Problem(f"{folder} holds a whole model, not an adapter: there is nothing to merge")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Problem(f"merge_to: {target} is there, and is not an empty folder")
-    model = tuned(folder, facts, base, "auto", facts["hyperparameters"]["objective"] == "reward").merge_and_unload()
-    if facts["stops"]:
-        model.generation_config.eos_token_id = facts["stops"]
-    save(target, model, load_tokenizer(str(folder)))
-    write_json(target / "model.json", {**facts, "merged": True})
+    with _whole_or_nothing(target):
+        model = merged(tuned(folder, facts, base, "auto", facts["hyperparameters"]["objective"] == "reward"))
+        if facts["stops"]:
+            model.generation_config.eos_token_id = facts["stops"]
+        save(target, model, load_tokenizer(str(folder)))
+        write_json(target / "model.json", {**facts, "merged": True})
     print(f"model: {target}")
+
+
+@contextmanager
+def _whole_or_nothing(target: Path) -> Iterator[None]:
+    """Makes a folder, where it is not there; if the block fails, nothing of what it has written stays. Raises Problem."""
+    made = [one for one in (target, *target.parents) if not one.exists()]
+    try:
+        with writing_to(target):  # before a model is loaded, which takes minutes
+            target.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=target).close()
+        yield
+    except BaseException:
+        for path in target.glob("*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with suppress(OSError):  # others may have put something there
+            for path in made:
+                path.rmdir()
+        raise
 
 
 def _score(model: Any, encoder: Encoder, most: int | None, example: Example) -> float:

@@ -267,16 +267,31 @@ def checkpoint_folder(asked: str | None) -> Path | None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Gives a path to write to; when the block ends well, the file is on disk and appears as `path` at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Gives a path to write to; when the block ends well, the file is on disk and appears as `path` at once.
+
+    Raises Problem where it cannot be written.
+    """
+    with writing_to(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            yield temporary
+            _sync(temporary)
+            os.replace(temporary, path)
+            _sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Raises Problem, which names the folder, where the block cannot write: on a full disk, say."""
     try:
-        yield temporary
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":  # which is no OSError
+            raise
+        raise Problem(f"{folder} cannot be written to: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _sync(path: Path) -> None:

@@ -311,9 +311,9 @@ def predict(hp: Namespace) -> None:
 
 def _unlike(was: Namespace, row: Series) -> str | None:
     """Why a model with these hyperparameters does not go on with a series; None or "" where it does."""
-    from forecasting import misfit
+    from forecasting import known, misfit
 
-    wrong = misfit(was, row)
+    wrong = misfit(was, row) if known(row.target) else "all values of target are missing: there is nothing to go on from"
     if not wrong and was.num_dynamic_feat and len(row.features[0]) != len(row.target) + was.prediction_length:
         return f"dynamic_feat has {len(row.features[0])} values: it needs {was.prediction_length} more than target has"
     return wrong

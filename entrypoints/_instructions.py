@@ -23,7 +23,7 @@ from _predicting import Answers, files_to_predict
 
 FIELDS = "messages, prompt and completion, instruction and output, or text"
 PAIRED = ("dpo", "orpo", "reward")  # objectives that learn from two answers to one prompt
-OPINIONS = ("label", "kto_tag")  # of a line for kto: whether its answer is a good one
+OPINIONS = ("kto_tag", "label")  # of a line for kto: whether its answer is a good one
 OWN = ("completion", "completions", "completion_ids", "prompts", "trainer_state", "log_extra", "log_metric", "environments")
 
 
@@ -242,6 +242,8 @@ class Reader:
         label = content.pop(name)
         if label not in (0, 1):  # true and false are, too
             raise Bad(f"{name} is {shortened(label)}, neither true nor false")
+        if content.get("label") in (0, 1) and content.pop("label") != label:  # another one is a field of its own
+            raise Bad("label and kto_tag differ: leave one of them out")
         example = self._one(content, where)
         if isinstance(example, Plain) and not example.prompt:
             raise Bad("text has no prompt; kto judges an answer to one: write prompt and completion")

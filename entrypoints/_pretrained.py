@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import zlib
 from argparse import Namespace
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _common import Problem
+from _common import Problem, note
 from _turns import first_line
 from transformers import (
     AutoModelForCausalLM,
@@ -151,3 +152,26 @@ def load_adapter(folder: str, model: PreTrainedModel) -> Any:
         return PeftModel.from_pretrained(model, folder, local_files_only=True)
     except Exception as error:
         raise unloadable(folder, "adapter", error) from error
+
+
+def merged(model: PeftModel) -> Any:
+    """The whole model, with its adapter written into it; it answers as both did.
+
+    A weight that modules share, as embeddings and head often do, is one of its own first in each that the adapter changes.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    holders = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
+    apart = []
+    for path, layer in model.named_modules():
+        base = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else torch.nn.Identity()
+        for name, weight in list(base.named_parameters(recurse=False)):
+            if holders[id(weight)] > 1:
+                setattr(base, name, torch.nn.Parameter(weight.detach().clone(), requires_grad=False))
+                apart.append(path.rpartition(".")[2])
+    whole: Any = model.merge_and_unload()
+    if apart:
+        note(f"the adapter changes {', '.join(apart)}, whose weights are shared: they are apart in the whole model")
+        for config in (whole.config, whole.config.get_text_config()):
+            config.tie_word_embeddings = False
+    return whole

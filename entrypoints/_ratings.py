@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import _told
 import numpy
-from _common import Problem, said_of
+from _common import Problem, note, said_of
 from _sparing import Spare
 from _tables import CONTENT_TYPES, How, files_of, read_files
 
@@ -154,6 +154,10 @@ def entries_of(table: Any, columns: dict[str, dict[str, int]], hp: Namespace, pa
         raise Problem(f"the channel {part} has columns, and train has sparse rows")
     if list(table.columns) != list(columns):
         raise Problem(f"the channel {part} has the columns {', '.join(table.columns)}, and train {', '.join(columns)}")
+    for name, values in table.columns.items():
+        if len(empty := [at for at, value in enumerate(values) if not value]):
+            where = f"row {table.extra['row'][empty[0]]}" if "row" in table.extra else table.place(empty[0])
+            note(f"the channel {part}: {len(empty)} of {table.rows} rows have no {name}, the first is {where}")
     keys, sizes = [], []
     for row in zip(*table.columns.values(), strict=True):
         mine = [known[word] for known, word in zip(columns.values(), row, strict=True) if word in known]

@@ -15,17 +15,19 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from _common import Problem
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")  # by TRL
 Judge = Callable[..., list[float | None]]
 
 
-def functions_in(path: str | None) -> tuple[Path, list[str]]:
-    """The file of Python that a path is or holds, and the names of its reward functions. Raises Problem."""
+def functions_in(path: str | None) -> tuple[Path, dict[str, Function]]:
+    """The file of Python that a path is or holds, and its reward functions by name. Raises Problem."""
     if not path:
         raise Problem("grpo has nothing to judge answers by: add a channel rewards, or give --rewards FILE.py")
     files = [Path(path)] if Path(path).is_file() else sorted(Path(path).glob("*.py"))
@@ -37,11 +39,23 @@ def functions_in(path: str | None) -> tuple[Path, list[str]]:
     except (OSError, SyntaxError, ValueError) as error:
         raise Problem(f"rewards: {files[0]} cannot be read as Python: {error}") from error
     functions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    named = [one.name for one in functions if "completions" in {a.arg for a in one.args.args + one.args.kwonlyargs}]
-    names = list(dict.fromkeys(named))  # of two with one name Python has the second
-    if not names:
+    # Of two with one name Python has the second.
+    named = {one.name: one for one in functions if "completions" in {a.arg for a in one.args.args + one.args.kwonlyargs}}
+    if not named:
         raise Problem(f"rewards: {files[0]} has no function with a parameter completions, as in def short(completions, **_)")
-    return files[0], names
+    return files[0], named
+
+
+def require_fields(path: str | None, fields: Collection[str], what: str) -> None:
+    """Raises Problem where a reward function needs a field that the data has not. what: the data is, for a message."""
+    file, functions = functions_in(path)
+    for name, one in functions.items():
+        given, alone = [a.arg for a in one.args.args], zip(one.args.kwonlyargs, one.args.kw_defaults, strict=True)
+        needed = [*given[: len(given) - len(one.args.defaults)], *(a.arg for a, usual in alone if usual is None)]
+        absent = next((each for each in needed if each not in (*GIVEN, *fields)), "")
+        if absent and not one.decorator_list:  # which may give it what it needs
+            there = ", ".join(sorted(fields)) or "none"
+            raise Problem(f"rewards: {name} in {file.name} needs {absent}, and {what} has no such field, but {there}")
 
 
 def load(path: str | None) -> list[Judge]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import Problem, World, whole_file
+from _common import Problem, World, whole_file, writing_to
 from _sharding import part_here
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -134,16 +134,17 @@ def settings(
 
 
 def save(target: Path, *parts: Any) -> None:
-    """Writes what has `save_pretrained`: a model, its tokenizer.
+    """Writes what has `save_pretrained`: a model, its tokenizer. Raises Problem.
 
     Each file appears whole, and the one that makes the folder a model last.
     """
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as temporary:
-        for part in parts:
-            part.save_pretrained(temporary)
-        (Path(temporary) / "README.md").unlink(missing_ok=True)  # PEFT's, a form to fill in
-        files = (path for path in Path(temporary).rglob("*") if path.is_file())
-        for source in sorted(files, key=lambda path: path.name in LAST):
-            with whole_file(target / source.relative_to(temporary)) as path:
-                shutil.copyfile(source, path)  # not moved: safetensors makes files that their owner alone may read
+    with writing_to(target):
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as temporary:
+            for part in parts:
+                part.save_pretrained(temporary)
+            (Path(temporary) / "README.md").unlink(missing_ok=True)  # PEFT's, a form to fill in
+            files = (path for path in Path(temporary).rglob("*") if path.is_file())
+            for source in sorted(files, key=lambda path: path.name in LAST):
+                with whole_file(target / source.relative_to(temporary)) as path:
+                    shutil.copyfile(source, path)  # not moved: safetensors makes files that their owner alone may read

@@ -19,7 +19,7 @@ import transformers
 from _common import Problem, World, checkpoint_folder, write_json
 from _instructions import PAIRED
 from _preferences import Critic, DirectPreferrer, OddsPreferrer, Opinions, Pairs, Preferrer, Scorer, collate_pairs
-from _pretrained import HEADS, add_adapter, fingerprint, length_of, load_model, load_tokenizer, named
+from _pretrained import HEADS, add_adapter, fingerprint, length_of, load_model, load_tokenizer, merged, named
 from _sharding import wanted, whole_state
 from _trainer import LAST, Reporter, require_finite, save, settings
 from _tuner import FACTS, Tuner, TuningReporter
@@ -261,7 +261,7 @@ def write_model(hp: Namespace, model: Any, tokenizer: Any, facts: dict[str, Any]
     ):  # of what was there: an adapter would be taken for the model's
         (target / name).unlink(missing_ok=True)
     if hp.merge:
-        model = model.merge_and_unload()
+        model = merged(model)
     save(target, model, tokenizer)
     folders = ("train", "validation", "test", "predict", "model_dir", "output_data_dir", "checkpoint_dir")
     given = {name: value for name, value in vars(hp).items() if name not in folders}

@@ -6,7 +6,7 @@
     python fine_tune.py --predict questions.jsonl --model_dir model      # answers, one JSON line each
 
 In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_VALIDATION,
-SM_CHANNEL_TEST, SM_CHANNEL_MODEL, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of
+SM_CHANNEL_TEST, SM_CHANNEL_MODEL, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. docs/programs/fine_tune.md has the table of
 hyperparameters, and the fields that a line of data may have.
 
 The model folder is one that `from_pretrained` of Transformers or PEFT loads. Code that comes with a model is never run.
@@ -97,6 +97,10 @@ def load_data(hp: Namespace) -> dict[str, list[Any]]:
         part: _instructions.load(path, f"the channel {part}", hp.objective, hp.prompt_format) if path else []
         for part, path in ((part, getattr(hp, part)) for part in PARTS)
     }
+    for part, examples in data.items() if hp.objective == "grpo" else ():
+        if examples:
+            fields = {name for one in examples for name in one.columns}
+            _rewards.require_fields(hp.rewards, fields, f"the channel {part}")
     _told.say(hp, "the channel train", len(data["train"]), _instructions.fields_of(data["train"]))
     if hp.objective == "kto" and len(labels := {one.good for one in data["train"]}) == 1:
         note(f"the channel train: every label is {str(*labels).lower()}: kto learns more where it has both kinds")

@@ -43,8 +43,10 @@ class Output(dict[str, torch.Tensor]):
 def build(name: str) -> nn.Module:
     """The same values in each process."""
     torch.manual_seed(0)
-    if name == "tied":
-        return Tied()
+    if name in ("tied", "frozen"):
+        model = Tied()
+        model.table.requires_grad_(name == "tied")
+        return model
     import transformers as hf
 
     if name == "gpt2":

@@ -60,6 +60,12 @@ def imported(text: str) -> set[str]:
     return names
 
 
+@pytest.mark.exact
+@pytest.mark.parametrize("options", [["--stages", "2"], ["--stages", "1", "--tensor", "2"]])
+def test_a_shared_weight_that_does_not_train_is_no_hindrance(tmp_path: Path, options: list[str]) -> None:
+    assert apart(tmp_path, "frozen", 2, options) < 1e-6
+
+
 @pytest.mark.spine
 @pytest.mark.exact
 def test_stages_of_an_emitted_file_train_as_one_process_without_trainshed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 from pathlib import Path
@@ -113,6 +114,18 @@ def test_a_file_appears_whole_or_not_at_all(common: ModuleType, tmp_path: Path) 
         raise KeyboardInterrupt
     assert target.read_text() == "first"
     assert os.listdir(target.parent) == ["state"]
+
+
+def test_a_file_that_cannot_be_written_names_the_folder(common: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(common.Problem, match=r"/file/model cannot be written to: Not a directory$"):
+        common.write_json(tmp_path / "file/model/state.json", {})
+    full = OSError(errno.ENOSPC, "No space left on device")
+    said = pytest.raises(common.Problem, match=r"/model cannot be written to: No space left on device$")
+    with said, common.whole_file(tmp_path / "model/state.json") as path:
+        path.write_text("half")
+        raise full
+    assert not os.listdir(tmp_path / "model")
 
 
 def test_the_checkpoint_folder_is_the_one_asked_for_or_one_that_exists(

@@ -183,3 +183,79 @@ def test_a_model_is_sharded_where_asked_or_where_it_does_not_fit(
     said = capsys.readouterr().out
     assert ("it takes 0.0 GiB a rank" in said) == (asked == "auto" and sharded)
     assert ("one rank holds the whole model" in said) == (asked == "shard" and size == 1)
+
+
+@pytest.fixture(scope="module")
+def tied(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model with embeddings that are its head, too."""
+    import transformers
+
+    folder = tmp_path_factory.mktemp("tied")
+    shutil.copytree(data / "model", folder, dirs_exist_ok=True)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config.tie_word_embeddings = True
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def adapter_on(base: Path, folder: Path, module: Module, *targets: str, **more: Any) -> Any:
+    """Writes an adapter that changes answers to a folder, as fine_tune writes one; gives the model with it."""
+    import peft
+
+    pretrained = module("_pretrained")
+    model = pretrained.load_model(str(base), torch.float32)
+    facts = {"start": pretrained.fingerprint(model), "base": str(base), "stops": [], "hyperparameters": {"objective": "sft"}}
+    config = peft.LoraConfig(task_type="CAUSAL_LM", target_modules=list(targets), r=4, init_lora_weights=False, **more)
+    adapted = peft.get_peft_model(model, config)
+    adapted.save_pretrained(folder)
+    shutil.copyfile(base / "tokenizer.json", folder / "tokenizer.json")
+    shutil.copyfile(base / "tokenizer_config.json", folder / "tokenizer_config.json")
+    (folder / "model.json").write_text(json.dumps(facts))
+    return adapted.eval()
+
+
+@pytest.mark.parametrize("targets", [("q_proj",), ("lm_head",), ("embed_tokens", "q_proj"), ("embed_tokens", "lm_head")])
+def test_a_merged_model_answers_as_its_base_with_the_adapter(
+    targets: tuple[str, ...], tied: Path, tuning: Options, module: Module, tmp_path: Path
+) -> None:
+    import transformers
+
+    adapted = adapter_on(tied, tmp_path / "adapter", module, *targets)
+    module("_answers").merge(tuning(model_dir=tmp_path / "adapter", merge_to=tmp_path / "whole"), str(tied))
+
+    whole = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    tokens = torch.arange(1, 20)[None]
+    with torch.no_grad():
+        assert torch.allclose(whole(tokens).logits, adapted(tokens).logits, atol=1e-4)
+    assert whole.config.tie_word_embeddings == (targets == ("q_proj",))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_merge_that_cannot_be_written_names_the_folder_and_leaves_nothing(
+    there: bool, tied: Path, tuning: Options, program: ModuleType, module: Module, tmp_path: Path, monkeypatch: Any
+) -> None:
+    adapter_on(tied, tmp_path / "adapter", module, "q_proj")
+    target = tmp_path / "new/whole"
+    if there:
+        target.mkdir(parents=True)
+
+    def full(self: Any, folder: str) -> None:
+        Path(folder, "model.safetensors").write_text("half")
+        raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    import safetensors
+
+    monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", full)
+    with pytest.raises(program.Problem, match=r"/new/whole cannot be written to: .*No space left on device"):
+        module("_answers").merge(tuning(model_dir=tmp_path / "adapter", merge_to=target), str(tied))
+    assert sorted(path.name for path in (tmp_path / "new").rglob("*")) == ["whole"] * there
+    assert (tmp_path / "new").exists() == there
+
+
+def test_a_folder_that_nobody_can_write_to_is_named_before_the_model_is_loaded(
+    tied: Path, tuning: Options, program: ModuleType, module: Module, tmp_path: Path
+) -> None:
+    adapter_on(tied, tmp_path / "adapter", module, "q_proj")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(program.Problem, match=r"/file/whole cannot be written to: Not a directory$"):
+        module("_answers").merge(tuning(model_dir=tmp_path / "adapter", merge_to=tmp_path / "file/whole"), "/nowhere")

@@ -720,6 +720,20 @@ def test_an_opinion_is_of_the_last_turn_and_may_be_called_otherwise(
     assert "bad, good" in capsys.readouterr().out
 
 
+def test_a_label_beside_kto_tag_is_a_field_of_its_own(
+    program: ModuleType, tuning: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = {"prompt": "a", "completion": "b"}
+    given = [{**line, "label": "sports", "kto_tag": True}, {**line, "label": 0, "kto_tag": False}]
+    hp = tuning(train=lines(tmp_path / "train", *given), objective="kto", validation_fraction=0)
+    assert [one.good for one in program.load_data(hp)["train"]] == [True, False]
+    assert "fields that are not read: label (1 times)" in capsys.readouterr().err
+
+    lines(tmp_path / "train", given[0], {**line, "label": True, "kto_tag": False})
+    with pytest.raises(program.Problem, match=r"data.jsonl:2: label and kto_tag differ: leave one of them out"):
+        program.load_data(hp)
+
+
 def test_opinions_of_one_kind_are_said(
     program: ModuleType, tuning: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -754,3 +768,20 @@ def test_a_job_of_rewards_that_cannot_be_is_said_before_it_starts(
 ) -> None:
     with pytest.raises(program.Problem, match=words):
         tuning(**{"objective": "grpo", **judged(tmp_path, "grpo", code), **changed})
+
+
+@pytest.mark.parametrize(("parameters", "absent"), [
+    ("completions, answer", ""), ("completions, prompts, trainer_state, *, log_metric, level=1, **_", ""),
+    ("completions, answer, tests=None", ""), ("completions, solution", "solution"), ("completions, *, answers", "answers"),
+])  # fmt: skip
+def test_a_field_that_rewards_need_and_the_data_has_not_is_named(
+    parameters: str, absent: str, program: ModuleType, tuning: Options, tmp_path: Path
+) -> None:
+    judges = judged(tmp_path, "grpo", f"async def right({parameters}): ...")
+    hp = tuning(train=lines(tmp_path / "train", {"prompt": "a", "answer": 7, "id": 1}), objective="grpo", **judges)
+    if not absent:
+        assert program.load_data(hp)["train"]
+        return
+    needs = rf"^rewards: right in rewards.py needs {absent}, and the channel train has no such field, but answer, id$"
+    with pytest.raises(program.Problem, match=needs):
+        program.load_data(hp)

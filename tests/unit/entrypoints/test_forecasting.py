@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -87,3 +88,10 @@ def test_bad_hyperparameters_are_named(
     channel(tmp_path / "train", [days(30)], "a.json")
     with pytest.raises(program.Problem, match=words):
         train(**changed)
+
+
+def test_a_series_of_missing_values_is_not_gone_on_with(module: Module) -> None:
+    was = Namespace(cardinality=(), num_dynamic_feat=0, likelihood="gaussian", prediction_length=7)
+    rows = [module("_series").series_of(days(3, **more), "a.json:1") for more in ({}, {"target": [None, "NaN"]})]
+    said = [module("_forecaster")._unlike(was, row) for row in rows]
+    assert said == ["", "all values of target are missing: there is nothing to go on from"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.extras import needs
-from support.programs import Train, channel
+from support.programs import Module, Train, channel
 
 needs("torch", "scipy", "pyarrow", "safetensors")
 pytestmark = pytest.mark.torch
@@ -63,3 +64,18 @@ def test_a_feature_dim_that_is_too_small_is_named(program: ModuleType, train: Tr
     channel(tmp_path / "train", "1 0:1 8:1\n0 1:1 15:1\n", "a.libsvm")
     with pytest.raises(program.Problem, match="feature_dim is 5, and the data has 16 features"):
         train(feature_dim=5)
+
+
+def test_an_id_that_is_empty_is_counted_and_named(
+    module: Module, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ratings, sparing = module("_ratings"), module("_sparing")
+    hp = Namespace(target="liked", ignore_columns=(), predictor_type="regressor")
+    file = channel(tmp_path / "new", "user,item\na,x\n,y\nb,x\n,x\n") / "a.csv"
+    columns = {"user": {"a": 0, "b": 1}, "item": {"x": 2, "y": 3}}
+    table = ratings.table_of(hp, str(file), "predict", False, list(columns), sparing.Spare(lambda table: None))
+
+    entries = ratings.entries_of(table, columns, hp, "predict", {})
+
+    assert entries.keys.tolist() == [0, 2, 3, 1, 2, 2]
+    assert "note: the channel predict: 2 of 4 rows have no user, the first is row 2" in capsys.readouterr().err

@@ -360,9 +360,15 @@ def step(batch: dict[str, Any], targets: torch.Tensor | None = None) -> torch.Te
     stage.zero_grad()
     losses: list[torch.Tensor] = []
     given = batch if targets is None else {**batch, "targets": targets}
+    for name, one in given.items():
+        if isinstance(one, torch.Tensor) and one.dim() and len(one) % MICROBATCHES:
+            words = f"{name} has {len(one)} rows a replica, which are not a multiple of {MICROBATCHES} microbatches"
+            raise SystemExit(f"{words}: give a multiple, and DataLoader drop_last=True")
     schedule.step(**given, target=torch.zeros(MICROBATCHES), losses=losses, return_outputs=False)
     for parameter, group in ties:
-        dist.all_reduce(own(parameter), group=group)
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            dist.all_reduce(own(parameter), group=group)
     for parameter in stage.parameters():
         if parameter.grad is not None and replicas.size() > 1:
             dist.all_reduce(own(parameter), group=replicas)

@@ -49,7 +49,9 @@ def as_rank(folder: Path, steps: int, *, ends: bool = True) -> Iterator[Recorder
     try:
         with looking(recorder, kept, None):
             yield recorder
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and (recorder.over or not error.code):
+            return  # as a script that has no more lines
         recorder.evidence.error = _told(error)
         raise
     finally:
@@ -71,7 +73,9 @@ def as_one(folder: Path, steps: int) -> Iterator[Recorder]:
     try:
         with looking(recorder, Kept(None, 0), fed):
             yield recorder
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and (recorder.over or not error.code):
+            return  # as a script that has no more lines
         recorder.evidence.error = _told(error)
         raise
     finally:
@@ -89,7 +93,7 @@ def _all_rows(replicas: Sequence[Evidence]) -> dict[tuple[int, int], list[str]]:
     return found
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {shorten(str(error))}"
 
 

@@ -183,7 +183,7 @@ class Recorder:
         count = int((targets != ignored).sum())
         self._pass.tokens.append((count, targets.numel(), reduction))
         if self._ids is not None and reduction != "none":
-            self._pass.padding |= counts_padding(self._ids, self._masks, targets, count)
+            self._pass.padding |= counts_padding(self._ids, self._masks, targets, ignored)
 
     # Backwards and updates -------------------------------------------------------------------------------------------
 
