@@ -27,7 +27,7 @@ from trainshed.runner.files import layout  # noqa: E402
 from trainshed.runner.files.fetching.s3 import Bucket  # noqa: E402
 from trainshed.runner.files.mounts import Mounts  # noqa: E402
 from trainshed.runner.files.staging import stage  # noqa: E402
-from trainshed.runner.job.job import Channel, Job  # noqa: E402
+from trainshed.runner.job.job import ChannelSpec, Job  # noqa: E402
 
 SERVE = """\
 import sys, time
@@ -68,7 +68,7 @@ def read_all(folder: str) -> int:
 
 def by_runner(folder: Path, mode: str) -> tuple[float, float]:
     """Seconds until the channel is there, and until all of it was read."""
-    job = Job(name="x", channels=(Channel("train", URI, mode),), output=f"{folder}/run")
+    job = Job(name="x", channels=(ChannelSpec("train", URI, mode),), output=f"{folder}/run")
     run = layout.claim(layout.plan(job, in_containers=False, now=time.time()))
     layout.place(run, interface="lo")
     mounts = Mounts(run, os.environ)

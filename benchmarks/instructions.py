@@ -31,10 +31,10 @@ TRAIN = "import os, sys; from trainshed.container.main import train; assert trai
 # From a file, not from a pipe: how many lines a pipe holds when it is read depends on what else runs.
 PASS_ON = """
 import os, sys
-from trainshed.machine.streams import Console, LogFile, Stream
+from trainshed.machine.streams import Console, LogFile, RankPipe
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 console = Console(1)
-stream = Stream(os.open(sys.argv[1], os.O_RDONLY), console, LogFile(sys.argv[1] + ".log"), "")
+stream = RankPipe(os.open(sys.argv[1], os.O_RDONLY), console, LogFile(sys.argv[1] + ".log"), "")
 while stream.read(0.0):
     console.flush(True)
 """

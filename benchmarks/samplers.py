@@ -27,7 +27,7 @@ from trainshed.studio.batches.folder import COMPLETED
 from trainshed.studio.tune.propose import propose
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, LOG, Parameter
 from trainshed.studio.tune.trial import Trial
-from trainshed.studio.tune.tuning import BAYESIAN, Objective, Strategy, Tuning
+from trainshed.studio.tune.tuning import BAYESIAN, Objective, Strategy, TuningJob
 
 ASKED = 40  # trials of a search
 Values = dict[str, float]
@@ -158,7 +158,7 @@ def sought(way: str, space: tuple[Parameter, ...], function: Callable[[dict[str,
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
         study.optimize(lambda trial: function(suggested(trial, space)), n_trials=ASKED)
         return float(study.best_value)
-    job = Tuning("t", Job("t"), space, Objective("loss"), Strategy(BAYESIAN, way, seed))
+    job = TuningJob("t", Job("t"), space, Objective("loss"), Strategy(BAYESIAN, way, seed))
     trials: list[Trial] = []
     for number in range(1, ASKED + 1):
         values = propose(job, trials, number)

@@ -11,7 +11,7 @@ import pytest
 
 from support.own_s3 import BUCKET, client, keys, own_s3
 from trainshed.container import intermediate
-from trainshed.container.intermediate.inotify import Watch
+from trainshed.container.intermediate.inotify import InotifyWatch
 from trainshed.container.intermediate.uploader import Uploader, UploadQueue, check
 
 
@@ -22,12 +22,12 @@ def watched(tmp_path: Path) -> Path:
     return folder
 
 
-def taken(watch: Watch, folder: Path) -> list[str]:
+def taken(watch: InotifyWatch, folder: Path) -> list[str]:
     return [os.path.relpath(path, folder) for path in watch.take()]
 
 
 def test_a_file_counts_when_it_is_closed_and_not_before(watched: Path) -> None:
-    watch = Watch(str(watched))
+    watch = InotifyWatch(str(watched))
     with (watched / "a").open("w") as file:
         file.write("half")
         file.flush()
@@ -40,7 +40,7 @@ def test_a_file_counts_when_it_is_closed_and_not_before(watched: Path) -> None:
 
 
 def test_a_file_that_is_renamed_or_linked_into_place_counts(watched: Path, tmp_path: Path) -> None:
-    watch = Watch(str(watched))
+    watch = InotifyWatch(str(watched))
     (tmp_path / "outside").write_text("1")
     os.rename(tmp_path / "outside", watched / "renamed")
     (tmp_path / "other").write_text("2")
@@ -50,7 +50,7 @@ def test_a_file_that_is_renamed_or_linked_into_place_counts(watched: Path, tmp_p
 
 def test_folders_count_with_what_was_in_them_before_they_were_seen(watched: Path, tmp_path: Path) -> None:
     (watched / "early").write_text("0")
-    watch = Watch(str(watched))
+    watch = InotifyWatch(str(watched))
     (watched / "deep/er").mkdir(parents=True)
     (watched / "deep/er/a").write_text("1")
     (tmp_path / "whole/sub").mkdir(parents=True)
@@ -62,7 +62,7 @@ def test_folders_count_with_what_was_in_them_before_they_were_seen(watched: Path
 
 
 def test_what_is_gone_again_is_no_matter(watched: Path) -> None:
-    watch = Watch(str(watched))
+    watch = InotifyWatch(str(watched))
     (watched / "folder").mkdir()
     (watched / "folder/a").write_text("1")
     (watched / "folder/a").unlink()
@@ -74,7 +74,7 @@ def test_what_is_gone_again_is_no_matter(watched: Path) -> None:
 
 
 def test_a_file_that_is_deleted_after_its_close_is_uploaded_as_it_was(watched: Path) -> None:
-    watch, held, put = Watch(str(watched)), UploadQueue(), {}
+    watch, held, put = InotifyWatch(str(watched)), UploadQueue(), {}
     attempts: list[str] = []
 
     def second_time(path: str, bucket: str, key: str) -> None:
@@ -114,7 +114,7 @@ def test_what_waits_is_held_by_few_descriptors_and_goes_by_its_path_beyond_those
 
 
 def test_waiting_ends_with_a_file_or_with_the_job(watched: Path) -> None:
-    watch = Watch(str(watched))
+    watch = InotifyWatch(str(watched))
     read, write = os.pipe()
     (watched / "a").write_text("1")
     assert watch.wait(read) is False

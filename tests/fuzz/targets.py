@@ -40,7 +40,7 @@ from trainshed.runner.display.follow import follow, tagged
 from trainshed.runner.display.runs import describe, table
 from trainshed.runner.files import layout
 from trainshed.runner.files.metrics import Metrics
-from trainshed.runner.files.run import Host
+from trainshed.runner.files.run import HostTree
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.write import job_file
 from trainshed.runner.state.job_json import described
@@ -220,7 +220,7 @@ def stored_run(chance: random.Random, place: Path) -> Said:
         standing = operations.state_of(stored, {})
         json.dumps(operations.public_status(stored, {}))
     said += [table([(stored, standing)], everything=True), describe(stored, standing)]
-    host = Host("algo-1", f"{run.folder}/algo-1", f"{run.folder}/algo-1")
+    host = HostTree("algo-1", f"{run.folder}/algo-1", f"{run.folder}/algo-1")
     said += [visible(failure_of(host)), str(phases_of([host])), visible(str(record_of(host)))]
     for entry in follow(stored, forever=False):
         if entry is not None:

@@ -20,7 +20,7 @@ FACES = (
     "trainshed.parallel.verify", "trainshed.compiler", "trainshed.runner", "trainshed.studio.python_api",
 )  # fmt: skip
 # Names that no `import` of the package leads to.
-_ELSEWHERE = {("trainshed.metrics", "log"): ("trainshed.metrics.writing", "Writer", "log")}
+_ELSEWHERE = {("trainshed.metrics", "log"): ("trainshed.metrics.writing", "MetricsWriter", "log")}
 _SECTION = re.compile(r"(Args|Raises|Returns|Yields|Attributes):")
 _ITEM = re.compile(r"(\w+(?:, \w+)*): +(.+)")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -247,6 +247,21 @@ def test_no_name_of_a_file_three_times() -> None:
     no_offenders({name: found if len(found) > 2 else [] for name, found in same.items()}, "a name is there twice at most")
 
 
+def test_no_public_class_name_twice_in_a_wing() -> None:
+    """An error, a search and a `repr` show the name alone."""
+    places: dict[str, list[str]] = {}
+    for path in module_files():
+        part = part_of(path).split("/")[0]
+        wing = {"compiler": "parallel"}.get(part, part) if part in WINGS else "core"
+        body = tree_of(path).body
+        nodes = [*body, *(inner for node in body if isinstance(node, ast.If) for inner in node.body)]
+        for node in nodes if wing != "compat" else []:  # its names are given by other libraries
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(f"{wing}, {node.name}", []).append(shown(path))
+
+    no_offenders({name: found if len(found) > 1 else [] for name, found in places.items()}, "rename all but one class")
+
+
 def test_a_file_that_is_a_program_begins_at_its_end() -> None:
     """What is defined below the call of `main` is not there when the file is run, though it is when it is imported."""
     found = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from trainshed.base.errors import TrainshedError
 from trainshed.runner.files.fetching.items import Item
-from trainshed.runner.job.job import Channel
+from trainshed.runner.job.job import ChannelSpec
 
 
 class Archive:
@@ -34,7 +34,7 @@ class Archive:
         return []
 
 
-def members(channel: Channel, environ: Mapping[str, str]) -> tuple[Archive, list[Item]]:
+def members(channel: ChannelSpec, environ: Mapping[str, str]) -> tuple[Archive, list[Item]]:
     """The storage and the files of a channel, sorted by name. Raises TrainshedError."""
     path = channel.path.removeprefix("zip://")
     try:

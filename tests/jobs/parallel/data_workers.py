@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from trainshed.parallel import data
 from trainshed.parallel.data.algorithms import Algorithms, store_of
-from trainshed.parallel.data.bucket_plan import Plan
+from trainshed.parallel.data.bucket_plan import BucketPlan
 from trainshed.parallel.data.drift import Steadiness
 from trainshed.parallel.data.host_layout import layout_of
 from trainshed.parallel.data.reducing import Reducing
@@ -64,7 +64,7 @@ def reducing(model: DDP, algorithm: str, hosts: list[int], small: bool = False, 
     algorithms = Algorithms(layout_of(hosts), dist.get_rank(), store_of(box[0]), timedelta(seconds=seconds))
     algorithms.make(sorted({algorithm, "direct"} - {"flat"}))
     made = Reducing(model, algorithms)
-    made.begin(model, Plan(algorithm, small, BUCKET, 1.0))
+    made.begin(model, BucketPlan(algorithm, small, BUCKET, 1.0))
     return made
 
 

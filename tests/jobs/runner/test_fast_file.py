@@ -26,7 +26,7 @@ from trainshed.runner.files.fetching.s3 import Bucket
 from trainshed.runner.files.layout import claim, place, plan
 from trainshed.runner.files.mounts import Mounts, NotMounted, clear_stale, ours_below
 from trainshed.runner.files.staging import stage
-from trainshed.runner.job.job import Channel, Job
+from trainshed.runner.job.job import ChannelSpec, Job
 
 pytestmark = pytest.mark.skipif(
     not program() or bool(obstacle()), reason=f"needs rclone and FUSE: {obstacle() or 'no rclone'}"
@@ -223,7 +223,7 @@ class Shown:
 
     def show(self, uri: str) -> Path:
         """The channel's folder."""
-        channel = Channel(f"c{len(self.mounts.mounts)}", uri, "FastFile")
+        channel = ChannelSpec(f"c{len(self.mounts.mounts)}", uri, "FastFile")
         bucket = Bucket(uri, self.environment)
         beginning = bucket.key.removeprefix(bucket.parent)
         items = bucket.objects("S3Prefix")
@@ -311,7 +311,7 @@ def test_a_mount_whose_guard_is_killed_too_is_cleared_by_the_next_start(tmp_path
 
 
 def test_what_was_fetched_once_is_not_mounted_at_the_next_start(shown: Shown, tmp_path: Path) -> None:
-    channel = Channel("train", "s3://bucket/fast/part", "FastFile")
+    channel = ChannelSpec("train", "s3://bucket/fast/part", "FastFile")
     run = claim(plan(Job(name="x", channels=(channel,), output=str(tmp_path / "other")), in_containers=False, now=0))
     place(run, interface="lo")
     said: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.data_files import field, varint
-from trainshed.base.protobuf import Damaged, fields, spans, varints
+from trainshed.base.protobuf import DecodeError, fields, spans, varints
 from trainshed.base.protobuf import varint as read_varint
 
 
@@ -44,10 +44,10 @@ def test_fields_are_told_with_their_places() -> None:
     ],
 )
 def test_what_is_not_a_message_is_damaged(message: bytes) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DecodeError):
         list(fields(message))
 
 
 def test_a_field_does_not_reach_beyond_its_message() -> None:
-    with pytest.raises(Damaged, match="ends within a field"):
+    with pytest.raises(DecodeError, match="ends within a field"):
         list(spans(field(1, b"abc") + field(2, b"d"), 0, 4))

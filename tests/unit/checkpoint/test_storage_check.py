@@ -92,8 +92,8 @@ def test_which_limit_was_met_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 HOLD = """\
 import sys
-from trainshed.checkpoint.storage_check import Claim
-held = Claim(sys.argv[1])
+from trainshed.checkpoint.storage_check import FolderLock
+held = FolderLock(sys.argv[1])
 print(held.other or "held", flush=True)
 sys.stdin.read()
 """

@@ -1,4 +1,4 @@
-"""`Training`: its outcome whichever step it ends in, and that nobody who speaks for it shows a secret."""
+"""`HostTraining`: its outcome whichever step it ends in, and that nobody who speaks for it shows a secret."""
 
 from __future__ import annotations
 

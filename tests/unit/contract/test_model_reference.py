@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from trainshed.contract.model_reference import Reference, reference_of
+from trainshed.contract.model_reference import ModelReference, reference_of
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("digits", Reference("digits")),
-        ("digits:12", Reference("digits", number=12)),
-        ("model://digits@champion", Reference("digits", "champion")),
-        ("a.b_c-1@stage-2", Reference("a.b_c-1", "stage-2")),
+        ("digits", ModelReference("digits")),
+        ("digits:12", ModelReference("digits", number=12)),
+        ("model://digits@champion", ModelReference("digits", "champion")),
+        ("a.b_c-1@stage-2", ModelReference("a.b_c-1", "stage-2")),
     ],
 )
-def test_what_is_meant(text: str, meant: Reference) -> None:
+def test_what_is_meant(text: str, meant: ModelReference) -> None:
     assert reference_of(text) == meant and reference_of(str(meant)) == meant
 
 

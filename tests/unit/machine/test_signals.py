@@ -95,7 +95,7 @@ def test_a_stop_after_the_end_does_not_change_how_it_ended() -> None:
 # What a handler of `train` does may interrupt any import: here none succeeds any more.
 WITHOUT_IMPORTS = """\
 import sys
-from trainshed.container.training import Training
+from trainshed.container.training import HostTraining
 from trainshed.machine.signals import Interrupted, Stops, signal
 
 class Forbidding:
@@ -104,7 +104,7 @@ class Forbidding:
 
 for name in set(sys.modules) & {"signal", "enum", "re"}:
     del sys.modules[name]
-class Loaded(Training):
+class Loaded(HostTraining):
     def _result(self, scratch):
         sys.meta_path.insert(0, Forbidding())
         signal.raise_signal(signal.SIGUSR1)
@@ -121,8 +121,14 @@ class Loaded(Training):
 def test_handlers_of_train_import_nothing(tmp_path: Path) -> None:
     base = tmp_path / "ml"
     base.mkdir()
-    code = WITHOUT_IMPORTS + f"import os\nsys.exit(Loaded({{**os.environ, 'SAGEMAKER_BASE_DIR': {str(base)!r}}}).execute())\n"
-    done = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(TOOLKIT)!r})\n{code}"], capture_output=True, text=True)
+    code = (
+        WITHOUT_IMPORTS + f"import os\nsys.exit(Loaded({{**os.environ, 'SAGEMAKER_BASE_DIR': {str(base)!r}}}).execute())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(TOOLKIT)!r})\n{code}"],
+        capture_output=True,
+        text=True,
+    )
     assert "stopped by SIGHUP before it dug" in done.stdout, done.stderr
     assert "there are no stacks to report" in done.stderr
     assert "ImportError" not in done.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from support.offenders import check_each
 from support.properties import given, st
-from trainshed.machine.streams import LONGEST_LINE, READ_BYTES, TAIL_BYTES, Console, LogFile, Stream
+from trainshed.machine.streams import LONGEST_LINE, READ_BYTES, TAIL_BYTES, Console, LogFile, RankPipe
 
 
 def outputs() -> Any:
@@ -40,7 +40,7 @@ class Pipe:
         read, self.write_fd = os.pipe()
         os.set_blocking(read, False)
         self.screen, self.log = Screen(), LogFile(log)
-        self.stream = Stream(read, self.screen, self.log, label, hidden=hidden)
+        self.stream = RankPipe(read, self.screen, self.log, label, hidden=hidden)
 
     def print(self, *blocks: bytes, now: float = 0.0) -> None:
         """Writes each block and lets the stream read it."""

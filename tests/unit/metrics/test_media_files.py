@@ -10,7 +10,7 @@ import pytest
 
 from trainshed.metrics import Image, Text, media_files
 from trainshed.metrics.media_reading import Medium, media_of
-from trainshed.metrics.writing import FOLDER_VARIABLE, Writer
+from trainshed.metrics.writing import FOLDER_VARIABLE, MetricsWriter
 
 PNG = b"\x89PNG"
 
@@ -39,7 +39,7 @@ def files(output: Path) -> list[Path]:
 
 
 def test_numbers_and_pictures_of_one_call_are_both_kept(output: Path) -> None:
-    Writer().log({"val/sample": Image(PNG, caption="a cat")}, loss=0.5, text="good", step=3, epoch=0.5)
+    MetricsWriter().log({"val/sample": Image(PNG, caption="a cat")}, loss=0.5, text="good", step=3, epoch=0.5)
 
     found = media_of([str(output)])
     (sample,), (text,) = found["val/sample"], found["text"]
@@ -49,13 +49,13 @@ def test_numbers_and_pictures_of_one_call_are_both_kept(output: Path) -> None:
 
 
 def test_a_number_below_such_a_name_is_a_metric(output: Path) -> None:
-    Writer().log(text=0.5)
+    MetricsWriter().log(text=0.5)
 
     assert media_of([str(output)]) == {} and (output / "metrics/sagemaker").exists()
 
 
 def test_too_many_steps_are_thinned_and_the_latest_is_there(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = Writer().log
+    log = MetricsWriter().log
     for step in range(1000):
         log(image=[PNG, PNG], step=step)
 
@@ -67,7 +67,7 @@ def test_too_many_steps_are_thinned_and_the_latest_is_there(output: Path, capsys
 
 def test_the_size_of_all_is_bounded(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media_files, "MOST_BYTES", 1000)
-    log = Writer().log
+    log = MetricsWriter().log
     for step in range(64):
         log(text="a" * 90, histogram_words=Text("b"), step=step)
 
@@ -77,7 +77,7 @@ def test_the_size_of_all_is_bounded(output: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_index_does_not_grow_without_end(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media_files, "_SPARE_LINES", 10)
-    log = Writer().log
+    log = MetricsWriter().log
     for step in range(500):
         log(text="a", step=step)
 
@@ -86,7 +86,7 @@ def test_the_index_does_not_grow_without_end(output: Path, monkeypatch: pytest.M
 
 
 def test_names_are_bounded_and_never_paths(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = Writer().log
+    log = MetricsWriter().log
     for number in range(media_files.MOST_NAMES + 1):
         log({f"../../{number}": Text("a")})
 
@@ -97,9 +97,9 @@ def test_names_are_bounded_and_never_paths(output: Path, capsys: pytest.CaptureF
 
 def test_a_wrong_kind_is_refused_and_nothing_of_the_call_is_written(output: Path) -> None:
     with pytest.raises(TypeError, match="'image': int cannot be kept as image"):
-        Writer().log(loss=1.0, image=[3])
+        MetricsWriter().log(loss=1.0, image=[3])
     with pytest.raises(TypeError, match=r"the metric 'loss' is not a number: str; other things: metrics\.Image"):
-        Writer().log(loss="low")
+        MetricsWriter().log(loss="low")
 
     assert not (output / "metrics").exists()
 
@@ -107,7 +107,7 @@ def test_a_wrong_kind_is_refused_and_nothing_of_the_call_is_written(output: Path
 def test_what_others_cannot_draw_or_a_disk_does_not_take_costs_one_line(
     output: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = Writer().log
+    log = MetricsWriter().log
     for _ in range(2):
         log(figure=Broken(), image=output / "missing.png")
     assert not (output / "metrics").exists()
@@ -125,7 +125,7 @@ def test_outside_of_a_job_nothing_is_kept_and_that_is_said_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    log = Writer().log
+    log = MetricsWriter().log
     log(text="a", loss=1.0)
     log(text="a")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from support.extras import needs
 from trainshed.metrics import reading
 from trainshed.metrics.points import Point, line_of
-from trainshed.metrics.reading import Reader, Summary, curves_of
+from trainshed.metrics.reading import MetricsReader, Summary, curves_of
 from trainshed.metrics.reading import read as read_all
 
 
@@ -26,7 +26,7 @@ def run(values: list[float], *, first: int = 1, time: float = 0.0, rank: int | N
 
 
 def read(output: Path) -> dict[str, list[float]]:
-    held = Reader()
+    held = MetricsReader()
     assert held.read_on([str(output)])
     return {name: list(curve.track.values) for name, curve in held.curves().items()}
 
@@ -80,7 +80,7 @@ def test_files_of_another_kind_are_passed_over(tmp_path: Path) -> None:
 
 def test_a_file_that_grows_is_read_on_and_half_a_line_waits(tmp_path: Path) -> None:
     path = write(tmp_path, "a.json", *run([3, 2]))
-    held = Reader()
+    held = MetricsReader()
     held.read_on([str(tmp_path)])
     line = line_of(run([1], first=3)[0])
     with path.open("a") as file:
@@ -96,7 +96,7 @@ def test_a_file_that_grows_is_read_on_and_half_a_line_waits(tmp_path: Path) -> N
 
 def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
     write(tmp_path, "a.json", *run([3, 2, 1]))
-    held = Reader()
+    held = MetricsReader()
     held.read_on([str(tmp_path)])
     assert list(held.curves()["loss"].track.values) == [3, 2, 1]
     write(tmp_path, "a.json", mode="w")
@@ -119,7 +119,7 @@ def test_lines_of_other_people_and_broken_ones_are_passed_over(tmp_path: Path) -
 
 def test_names_without_end_cost_points_not_memory(tmp_path: Path, monkeypatch: object) -> None:
     write(tmp_path, "a.json", *(Point(f"name-{n}", 1.0, float(n)) for n in range(reading.MOST_NAMES + 5)))
-    held = Reader()
+    held = MetricsReader()
     held.read_on([str(tmp_path)])
 
     assert (len(held.curves()), held.left_out) == (reading.MOST_NAMES, 5)
@@ -127,7 +127,7 @@ def test_names_without_end_cost_points_not_memory(tmp_path: Path, monkeypatch: o
 
 def test_reading_stops_when_its_time_is_over_and_goes_on_later(tmp_path: Path) -> None:
     write(tmp_path, "a.json", *run([float(n) for n in range(20_000)]))
-    held = Reader()
+    held = MetricsReader()
     looks = 1
     while not held.read_on([str(tmp_path)], 0.0):
         looks += 1
@@ -145,7 +145,7 @@ def test_event_files_count_where_no_metric_has_their_name_and_are_read_on(tmp_pa
     write_events(str(tmp_path / "made"), series, {})
     (made,) = (tmp_path / "made").iterdir()
     (tmp_path / "tensorboard").mkdir()
-    held = Reader()
+    held = MetricsReader()
     lengths = set()
     for size in range(made.stat().st_size + 1):  # it is being written
         with (tmp_path / "tensorboard" / made.name).open("wb" if not size else "ab") as file:
@@ -159,8 +159,8 @@ def test_event_files_count_where_no_metric_has_their_name_and_are_read_on(tmp_pa
 def test_moments_are_those_of_the_metric_that_has_most_steps_of_all_its_processes(tmp_path: Path) -> None:
     write(tmp_path, "a.json", *run([3, 2, 1]), Point("acc", 0.5, 3.0, 2))
     write(tmp_path, "b.json", *run([30, 20], first=2, time=100.0), Point("loss", 1.0, 105.0))
-    held = Reader()
+    held = MetricsReader()
     held.read_on([str(tmp_path)])
 
     assert held.moments() == [(0.5, 1), (1.5, 2), (2.5, 3), (100.5, 2), (101.5, 3)]
-    assert Reader().moments() == []
+    assert MetricsReader().moments() == []

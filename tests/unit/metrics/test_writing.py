@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.metrics.writing import FOLDER_VARIABLE, Writer
+from trainshed.metrics.writing import FOLDER_VARIABLE, MetricsWriter
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_values_are_in_the_file_at_once_with_rank_and_step(folder: Path) -> None:
-    log = Writer().log
+    log = MetricsWriter().log
     log(loss=0.5, step=1)
     log({"val/loss": float("nan")}, accuracy="0.75", step=2, epoch=0.5)
 
@@ -40,13 +40,13 @@ def test_outside_of_a_job_the_values_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    Writer().log(loss=0.5, step=1)
+    MetricsWriter().log(loss=0.5, step=1)
 
     assert capsys.readouterr().out == "metric loss=0.5 step=1\n"
 
 
 def test_a_forked_child_has_a_file_of_its_own(folder: Path) -> None:
-    writer = Writer()
+    writer = MetricsWriter()
     writer.log(loss=1)
     child = os.fork()
     if child == 0:
@@ -73,13 +73,13 @@ def test_wrong_values_are_refused_and_nothing_is_written(
 ) -> None:
     step = arguments.pop("step", None)
     with pytest.raises(kind, match=text):
-        Writer().log(arguments, step=step)
+        MetricsWriter().log(arguments, step=step)
     assert not folder.exists()
 
 
 def test_a_folder_that_takes_nothing_costs_one_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder.write_text("")
-    log = Writer().log
+    log = MetricsWriter().log
     log(loss=1)
     log(loss=2)
 

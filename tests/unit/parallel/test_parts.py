@@ -155,7 +155,7 @@ def together() -> Any:
             if func not in part_losses._RULES:
                 return func(*args, **(kwargs or {}))
             axes = {id(args[0]): args[0].shape.index(6)}
-            joint = part_losses.joint_of(way.Call(func, args, kwargs or {}, axes, RANKS, 0))
+            joint = part_losses.joint_of(way.OpCall(func, args, kwargs or {}, axes, RANKS, 0))
             assert joint is not None
             return joint.tried(args[0], RANKS)
 
@@ -167,7 +167,7 @@ def in_parts(rank: int, axis: int) -> tuple[Any, parts.Part]:
     shape = (6, 5, 6) if axis == 0 else (2, 5, 6)
     whole = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     mesh: Any = SimpleNamespace(size=lambda: RANKS, get_local_rank=lambda: rank)
-    region = parts.Region(mesh, lambda: False, lambda *_: None)
+    region = parts.TensorRegion(mesh, lambda: False, lambda *_: None)
     region.trial = parts.Trial()
     own = region.cut(whole, axis).clone()
     return region, parts.Part.of(region, own, axis, (tuple(whole.shape), whole.stride()), frozenset({"up"}), whole)
@@ -309,21 +309,21 @@ def flow(*sent: tuple[str, float], **others: Any) -> sequences.Flow:
     ],
 )
 def test_parts_along_tokens_send_no_more(seen: Callable[[], list[Any] | None], along: str) -> None:
-    choice = pairs.Choice(opening=frozenset("x"), closing=frozenset("y"))
+    choice = pairs.PairChoice(opening=frozenset("x"), closing=frozenset("y"))
     found = sequences.look_along(choice, lambda _pairs: seen())
     assert (found.opening, found.closing, found.along) == (choice.opening, choice.closing, frozenset(along))
     assert found.taking == (frozenset("q") if along else frozenset())
-    assert sequences.look_along(pairs.Choice(), lambda _pairs: seen()) == pairs.Choice()
+    assert sequences.look_along(pairs.PairChoice(), lambda _pairs: seen()) == pairs.PairChoice()
 
 
 def test_results_in_no_pair_that_are_gathered_keep_no_others_whole() -> None:
     tried: list[set[str]] = []
 
-    def trial(told: tuple[pairs.Choice, Any]) -> list[sequences.Flow]:
+    def trial(told: tuple[pairs.PairChoice, Any]) -> list[sequences.Flow]:
         tried.append(set(told[1]))
         if len(tried) == 1:  # a result of a pair met them
             return [flow(broken={"q"}, needed={"a", "b", "c"})]
         return [flow()] if "b" in told[1] else [flow(("b", 100), ("c", 100), alone={"b", "c"})]
 
-    assert sequences.look_along(pairs.Choice(closing=frozenset("y")), trial).along == frozenset("abc")
+    assert sequences.look_along(pairs.PairChoice(closing=frozenset("y")), trial).along == frozenset("abc")
     assert tried == [set(), {"q"}, {"q", "b"}]  # what "c" gives meets no others

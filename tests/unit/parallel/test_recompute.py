@@ -20,8 +20,8 @@ def unit(name: str, freed: float, seconds: float, kept: float = 0.0) -> recomput
     return recompute.Unit(name, freed + kept, freed, freed, seconds, freed + kept)
 
 
-def again(one: recompute.Unit) -> list[recompute.Way]:
-    return [recompute.Way(one.name, True, one.freed, one.once, one.seconds)]
+def again(one: recompute.Unit) -> list[recompute.ActivationSaving]:
+    return [recompute.ActivationSaving(one.name, True, one.freed, one.once, one.seconds)]
 
 
 def test_the_set_is_the_cheapest_of_all() -> None:

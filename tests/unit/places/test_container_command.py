@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from trainshed.places.container_command import Machine, create, create_network, mounts, network_name
+from trainshed.places.container_command import CommandFacts, create, create_network, mounts, network_name
 from trainshed.places.container_engine import Engine
 from trainshed.runner.files import layout
 from trainshed.runner.files.owner import caller
 from trainshed.runner.files.run import Run
-from trainshed.runner.job.job import ALL_GPUS, Channel, Job, Resources
+from trainshed.runner.job.job import ALL_GPUS, ChannelSpec, Job, Resources
 
 GIB = 1 << 30
-MACHINE = Machine(Engine(("docker",)), uid=1000, gid=100, user="ada", memory=64 * GIB)
+MACHINE = CommandFacts(Engine(("docker",)), uid=1000, gid=100, user="ada", memory=64 * GIB)
 JOB = Job(name="x", image="img:1", program="train.py", source_dir="/src")
 
 
@@ -22,7 +22,7 @@ def plan(**fields: object) -> Run:
     return layout.plan(replace(JOB, **fields), in_containers=True, now=0)  # type: ignore[arg-type]
 
 
-def arguments(machine: Machine = MACHINE, index: int = 0, **fields: object) -> list[str]:
+def arguments(machine: CommandFacts = MACHINE, index: int = 0, **fields: object) -> list[str]:
     return create(plan(**fields), index, machine)[0]
 
 
@@ -67,7 +67,7 @@ def test_shared_memory_is_two_gib_or_half_of_what_there_is(memory: int, size: in
 
 
 def test_data_is_mounted_read_only_and_the_rest_writable() -> None:
-    run = plan(channels=(Channel("train", "/data/train"),), checkpoints="/kept")
+    run = plan(channels=(ChannelSpec("train", "/data/train"),), checkpoints="/kept")
     tree = f"{run.folder}/algo-1"
     assert mounts(run, run.hosts[0]) == [
         (f"{tree}/input", "/opt/ml/input", False),
@@ -81,7 +81,7 @@ def test_data_is_mounted_read_only_and_the_rest_writable() -> None:
 
 
 def test_a_channel_is_writable_where_the_job_says_so() -> None:
-    given = arguments(channels=(Channel("train", "/data/train", access="rw"),))
+    given = arguments(channels=(ChannelSpec("train", "/data/train", access="rw"),))
     assert "type=bind,source=/data/train,target=/opt/ml/input/data/train" in given
 
 
@@ -91,7 +91,7 @@ def test_without_code_of_the_jobs_own_the_images_is_not_hidden() -> None:
 
 
 def test_a_path_with_a_comma_is_quoted_as_the_engine_reads_it() -> None:
-    given = arguments(channels=(Channel("train", '/data/a,"b"'),))
+    given = arguments(channels=(ChannelSpec("train", '/data/a,"b"'),))
     assert 'type=bind,"source=/data/a,""b""",target=/opt/ml/input/data/train,readonly' in given
 
 

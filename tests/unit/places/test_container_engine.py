@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.runner_project import Project
-from trainshed.places.container_command import Machine, create
+from trainshed.places.container_command import CommandFacts, create
 from trainshed.places.container_engine import EngineError, find_engine, hint_for, identity_of, reason
 from trainshed.places.containers import host_addresses
 from trainshed.runner.files import layout
@@ -104,7 +104,7 @@ esac"""
     found = find_engine({"DOCKER": f"{tmp_path}/bin/{name}", "PATH": ""})
     addresses = host_addresses(found, run)
     assert addresses == {"algo-1": "10.89.0.2", "algo-2": "10.89.0.3", "algo-3": "10.89.0.4"}
-    arguments, _ = create(run, 1, Machine(found, uid=0, gid=0, user="root", memory=1 << 30), addresses)
+    arguments, _ = create(run, 1, CommandFacts(found, uid=0, gid=0, user="root", memory=1 << 30), addresses)
     assert [arguments[at + 1] for at, word in enumerate(arguments) if word in ("--ip", "--add-host")] == [
         "algo-1:10.89.0.2",
         "10.89.0.3",

@@ -13,7 +13,7 @@ from support.extras import needs
 from trainshed.base.errors import TrainshedError
 from trainshed.cli import main
 from trainshed.places import predict
-from trainshed.places.predict import Source
+from trainshed.places.predict import ModelSource
 
 SCRIPT = """\
 import os
@@ -90,7 +90,7 @@ def test_the_image_sees_the_same_folders_and_no_network(monkeypatch: pytest.Monk
     from trainshed.places.container_engine import Engine
 
     monkeypatch.setattr(predict, "find_engine", lambda environ: Engine(("docker",)))
-    command = predict._in_image(Source("r", "/m", "tabular", "", "img"), ("/m", "/d, e", "/o"), ["x.y", "tabular"], {})
+    command = predict._in_image(ModelSource("r", "/m", "tabular", "", "img"), ("/m", "/d, e", "/o"), ["x.y", "tabular"], {})
     mounts = [word for before, word in itertools.pairwise(command) if before == "--mount"]
     assert mounts[0] == "type=bind,source=/m,target=/m,readonly" and mounts[-1] == "type=bind,source=/o,target=/o"
     assert mounts[1] == 'type=bind,"source=/d, e","target=/d, e",readonly'

@@ -9,7 +9,7 @@ import pytest
 
 from trainshed.places import gpus, processes
 from trainshed.runner.files import layout
-from trainshed.runner.job.job import Distribution, Job
+from trainshed.runner.job.job import DistributionSpec, Job
 
 
 def told(monkeypatch: pytest.MonkeyPatch, folder: Path, **job: Any) -> str:
@@ -24,11 +24,11 @@ def told(monkeypatch: pytest.MonkeyPatch, folder: Path, **job: Any) -> str:
 @pytest.mark.parametrize(
     ("job", "shared"),
     [
-        ({"distribution": Distribution(kind="torchrun")}, True),
+        ({"distribution": DistributionSpec(kind="torchrun")}, True),
         ({"hyperparameters": {"sagemaker_torch_distributed_enabled": True}}, True),
-        ({"distribution": Distribution(kind="torchrun", processes_per_host=2)}, False),
-        ({"distribution": Distribution(kind="parameter_server")}, False),
-        ({"distribution": Distribution(kind="tensorflow")}, False),
+        ({"distribution": DistributionSpec(kind="torchrun", processes_per_host=2)}, False),
+        ({"distribution": DistributionSpec(kind="parameter_server")}, False),
+        ({"distribution": DistributionSpec(kind="tensorflow")}, False),
         ({"hyperparameters": {"sagemaker_parameter_server_enabled": "true"}}, False),
         ({"hyperparameters": {"trainshed_distribution": "jax"}}, False),
     ],

@@ -16,7 +16,7 @@ import pytest
 from support.paths import TOOLKIT
 from trainshed.base.errors import JobError
 from trainshed.places.sagemaker import request
-from trainshed.runner.job.job import Channel, InstanceGroup, Job, Reference
+from trainshed.runner.job.job import ChannelSpec, InstanceGroupSpec, Job, SecretReference
 
 PLACE = {
     "role": "arn:aws:iam::123456789012:role/training",
@@ -35,7 +35,7 @@ def job(tmp_path: Path, place: dict[str, Any] | None = None, **fields: Any) -> J
         "source_dir": str(tmp_path),
         "instances": 2,
         "hyperparameters": {"epochs": 3, "name": "a b"},
-        "channels": (Channel("train", "/data/train", "FastFile", "text/csv"),),
+        "channels": (ChannelSpec("train", "/data/train", "FastFile", "text/csv"),),
         "environment": {"NCCL_DEBUG": "WARN"},
         "metric_definitions": (("loss", "loss=([0-9.]+)"),),
         "places": {"sagemaker": {**PLACE, **(place or {})}},
@@ -116,14 +116,14 @@ def test_keep_alive_is_the_jobs_unless_the_place_says_another(tmp_path: Path) ->
     with pytest.raises(JobError) as caught:
         request(job(tmp_path, keep_alive=25_000.0))
     assert "the platform allows 21600" in str(caught.value) + caught.value.details
-    groups = (InstanceGroup("cpus", 1, "ml.c5.xlarge"), InstanceGroup("gpus", 2, "ml.g5.2xlarge"))
+    groups = (InstanceGroupSpec("cpus", 1, "ml.c5.xlarge"), InstanceGroupSpec("gpus", 2, "ml.g5.2xlarge"))
     made, notes = request(job(tmp_path, {"instance_type": ""}, instances=3, instance_groups=groups, keep_alive=90.0))
     assert "KeepAlivePeriodInSeconds" not in made["ResourceConfig"]
     assert any("keep_alive is left out" in note for note in notes)
 
 
 def test_groups_of_hosts_are_the_platforms(tmp_path: Path) -> None:
-    groups = (InstanceGroup("cpus", 1, "ml.c5.xlarge"), InstanceGroup("gpus", 2, "ml.g5.2xlarge"))
+    groups = (InstanceGroupSpec("cpus", 1, "ml.c5.xlarge"), InstanceGroupSpec("gpus", 2, "ml.g5.2xlarge"))
     made = job(tmp_path, {"instance_type": ""}, instances=3, instance_groups=groups)
     made = replace(made, channels=tuple(replace(one, instance_groups=("gpus",)) for one in made.channels))
 
@@ -137,7 +137,7 @@ def test_groups_of_hosts_are_the_platforms(tmp_path: Path) -> None:
     assert sent["ResourceConfig"].keys().isdisjoint({"InstanceType", "InstanceCount"})
     assert sent["InputDataConfig"][0]["DataSource"]["S3DataSource"]["InstanceGroupNames"] == ["gpus"]
 
-    unfit = replace(made, instance_groups=(InstanceGroup("cpus"),), places={"sagemaker": {
+    unfit = replace(made, instance_groups=(InstanceGroupSpec("cpus"),), places={"sagemaker": {
         **made.places["sagemaker"], "instance_type": "ml.g5.2xlarge", "keep_alive_seconds": 60,
     }})  # fmt: skip
     with pytest.raises(JobError) as caught:
@@ -186,7 +186,7 @@ def test_secret_variables_are_left_out_and_named(tmp_path: Path) -> None:
 @pytest.mark.safety
 def test_secrets_inside_values_are_left_out_or_refused(tmp_path: Path) -> None:
     nested = {"SETTINGS": '{"password": "nested-secret"}', "INDEX": "https://me:nested-secret@host/", "A": "1"}
-    made, notes = request(job(tmp_path, environment=nested, references={"FANCY": Reference("env", "MINE")}))
+    made, notes = request(job(tmp_path, environment=nested, references={"FANCY": SecretReference("env", "MINE")}))
 
     assert made["Environment"] == {"A": "1"} and "nested-secret" not in json.dumps(made)
     assert all(name in notes[0] for name in ("SETTINGS", "INDEX", "FANCY"))

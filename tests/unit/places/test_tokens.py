@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from trainshed.contract.wire.variables import ROSTER_TOKEN
-from trainshed.places.container_command import Machine, create
+from trainshed.places.container_command import CommandFacts, create
 from trainshed.places.container_engine import Engine
 from trainshed.places.kubernetes.manifests import manifests
 from trainshed.places.processes import Processes
@@ -28,7 +28,7 @@ def plan(wanted: Job) -> Run:
 
 
 def of_containers(wanted: Job) -> tuple[list[str], Mapping[str, str]]:
-    arguments, client = create(plan(wanted), 0, Machine(Engine(("docker",)), uid=1, gid=1, user="ada", memory=1 << 30))
+    arguments, client = create(plan(wanted), 0, CommandFacts(Engine(("docker",)), uid=1, gid=1, user="ada", memory=1 << 30))
     return arguments, client
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from support.offenders import check_each
-from trainshed.runner.display.follow import Tail, follow
-from trainshed.runner.files.run import Host
+from trainshed.runner.display.follow import LogTail, follow
+from trainshed.runner.files.run import HostTree
 from trainshed.runner.state.outputs import attempts_of
 from trainshed.runner.state.records import failure_of, record_of
 from trainshed.runner.state.stored import load
@@ -40,7 +40,7 @@ def a_run(folder: Path) -> Path:
 def shown(folder: Path) -> dict[str, str]:
     """What each way of looking at a run tells of its files."""
     logbook: Any = pytest.importorskip("trainshed.studio.ui.logbook")
-    run, host = load(str(folder)), Host("algo-1", str(folder / "algo-1"), "/opt/ml")
+    run, host = load(str(folder)), HostTree("algo-1", str(folder / "algo-1"), "/opt/ml")
     logs = logbook.logs_of(str(folder))
     return {
         "page": str([logbook.piece(path, -1, back=True) for path in logs.values()]),
@@ -72,7 +72,7 @@ def test_nothing_behind_a_link_is_shown(tmp_path: Path) -> None:
 
 def test_a_log_that_becomes_a_link_is_read_no_further(tmp_path: Path) -> None:
     run = a_run(tmp_path)
-    tail = Tail(str(run / "logs/algo-1.log"))
+    tail = LogTail(str(run / "logs/algo-1.log"))
     assert tail.lines() == [b"line of somebody else\n"]
     (run / "logs/algo-1.log").unlink()
     (run / "other").write_text("x" * 100 + "\n")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Protocol
 
-    from .declaration import Algorithm, Channel
+    from .declaration import Algorithm, ChannelDeclaration
     from .values import Hyperparameter
 
     class JobChannel(Protocol):
@@ -83,7 +83,7 @@ def check_channels(
     return problems
 
 
-def _wrong_with(channel: Channel, name: str, given: JobChannel, file: str) -> list[Problem]:
+def _wrong_with(channel: ChannelDeclaration, name: str, given: JobChannel, file: str) -> list[Problem]:
     problems = []
     content = given.content_type.partition(";")[0].strip().lower()  # `text/csv;label_size=0`
     if content and channel.content_types and content not in channel.content_types:

@@ -35,7 +35,7 @@ class DeclarationError(TrainshedError):
         super().__init__(f"{more}{lines[0]}", details="\n".join(f"  {line}" for line in lines) if more else "")
 
 
-class Channel(Record):
+class ChannelDeclaration(Record):
     """An input channel. unless: a hyperparameter that makes up for it. content_types: empty where any will do."""
 
     name: str
@@ -70,7 +70,7 @@ class Algorithm(Record):
     extra: str = ""
     needs: tuple[str, ...] = ()
     hyperparameters: dict[str, Hyperparameter] = {}  # noqa: RUF012 (records are frozen; defaults are never changed)
-    channels: dict[str, Channel] = {}  # noqa: RUF012
+    channels: dict[str, ChannelDeclaration] = {}  # noqa: RUF012
     metrics: dict[str, Metric] = {}  # noqa: RUF012
     hosts: str = "many"
     distributions: tuple[str, ...] = ()
@@ -199,7 +199,7 @@ class _Reader:
             self._wrong(f"{where}.tunable.range", inside["range"], "must be above 0 for the scale log")
         return Tunable(range=span, scale=scale)
 
-    def _channel(self, name: str, content: Any) -> Channel:
+    def _channel(self, name: str, content: Any) -> ChannelDeclaration:
         where = f"channels.{name}"
         names = ("required", "unless", "aliases", "content_types", "input_modes", "help")
         fields = self._fields(content, where, names)
@@ -207,7 +207,7 @@ class _Reader:
         for mode in modes:
             if mode not in MODES:
                 self._wrong(f"{where}.input_modes", mode, f"is not one of {', '.join(MODES)}", did_you_mean(mode, MODES))
-        return Channel(
+        return ChannelDeclaration(
             name=name,
             help=self._text(fields, "help", where),
             required=self._flag(fields, "required", where),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from .declaration import Algorithm, Channel
+    from .declaration import Algorithm, ChannelDeclaration
     from .values import Hyperparameter
 
 _TYPES = {"integer": "Integer", "number": "Continuous", "boolean": "Categorical", "categorical": "Categorical"}
@@ -85,7 +85,7 @@ def _hyperparameter(one: Hyperparameter) -> dict[str, Any]:
     return made
 
 
-def _channel(one: Channel) -> dict[str, Any]:
+def _channel(one: ChannelDeclaration) -> dict[str, Any]:
     return {
         "Name": one.name,
         "Description": one.help[:_MOST_DESCRIBED],

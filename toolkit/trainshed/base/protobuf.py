@@ -15,7 +15,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # how a field's value is written
 _FIXED = {FIXED64: 8, FIXED32: 4}
 
 
-class Damaged(Exception):
+class DecodeError(Exception):
     """Some bytes are not a message of protocol buffers."""
 
 
@@ -23,7 +23,7 @@ def spans(data: bytes, place: int = 0, end: int | None = None) -> Iterator[tuple
     """(number, kind, begin, end) of each field of the message at data[place:end]: where its value lies.
 
     Raises:
-        Damaged: a field does not end where the message does, or has a kind that is no longer
+        DecodeError: a field does not end where the message does, or has a kind that is no longer
         written (groups).
     """
     end = len(data) if end is None else end
@@ -38,36 +38,36 @@ def spans(data: bytes, place: int = 0, end: int | None = None) -> Iterator[tuple
         elif kind in _FIXED:
             place = begin + _FIXED[kind]
         else:
-            raise Damaged(f"has a field of kind {kind}")
+            raise DecodeError(f"has a field of kind {kind}")
         if place > end:
-            raise Damaged("ends within a field")
+            raise DecodeError("ends within a field")
         if key < 8:
-            raise Damaged("has a field 0")
+            raise DecodeError("has a field 0")
         yield key >> 3, kind, begin, place
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of each field of a message: an integer, or the bytes of anything else. Raises Damaged."""
+    """(number, value) of each field of a message: an integer, or the bytes of anything else. Raises DecodeError."""
     for number, kind, begin, end in spans(data):
         yield number, varint(data, begin)[0] if kind == VARINT else data[begin:end]
 
 
 def varint(data: bytes, place: int) -> tuple[int, int]:
-    """(value, where it ends) of the unsigned integer of 64 bits that begins at `place`. Raises Damaged."""
+    """(value, where it ends) of the unsigned integer of 64 bits that begins at `place`. Raises DecodeError."""
     value = 0
     for shift in range(0, 70, 7):
         if place >= len(data):
-            raise Damaged("ends within a number")
+            raise DecodeError("ends within a number")
         byte = data[place]
         place += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & ((1 << 64) - 1), place
-    raise Damaged("has a number of more than 64 bits")
+    raise DecodeError("has a number of more than 64 bits")
 
 
 def varints(data: bytes) -> Iterator[int]:
-    """The signed integers of a packed field. Raises Damaged."""
+    """The signed integers of a packed field. Raises DecodeError."""
     place = 0
     while place < len(data):
         value, place = varint(data, place)

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.futures import Future
 
 from .folder import open_checkpoint
-from .load import Contents, Stored
+from .load import Contents, StoredTensors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 class Reader(dcp.StorageReader):
     """Reads one checkpoint folder."""
 
-    def __init__(self, source: str | os.PathLike[str] | Stored) -> None:
-        self._contents: Stored = source if isinstance(source, Stored) else Contents(open_checkpoint(os.fspath(source)))
+    def __init__(self, source: str | os.PathLike[str] | StoredTensors) -> None:
+        self._contents: StoredTensors = (
+            source if isinstance(source, StoredTensors) else Contents(open_checkpoint(os.fspath(source)))
+        )
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Does nothing: no state is kept between loads."""
@@ -86,7 +88,7 @@ class Reader(dcp.StorageReader):
         return os.path.isdir(checkpoint_id)
 
 
-def fill_sharded(tensors: Mapping[str, torch.Tensor], contents: Stored) -> None:
+def fill_sharded(tensors: Mapping[str, torch.Tensor], contents: StoredTensors) -> None:
     """Fills DTensors in place. Not collective: each rank reads the files that it needs."""
     import warnings
 

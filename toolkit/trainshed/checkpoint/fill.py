@@ -10,10 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .load import Stored
+    from .load import StoredTensors
 
 
-def fill(contents: Stored, tensors: Mapping[str, torch.Tensor]) -> None:
+def fill(contents: StoredTensors, tensors: Mapping[str, torch.Tensor]) -> None:
     """Copies the stored values into the tensors; every rank by itself, for its own plain tensors and DTensors.
 
     Raises:
@@ -29,7 +29,7 @@ def fill(contents: Stored, tensors: Mapping[str, torch.Tensor]) -> None:
         fill_sharded(sharded, contents)
 
 
-def fill_local(contents: Stored, tensors: Mapping[str, torch.Tensor]) -> None:
+def fill_local(contents: StoredTensors, tensors: Mapping[str, torch.Tensor]) -> None:
     """Copies the stored pieces into the same pieces of this rank's tensors: for the ranks that wrote them.
 
     Raises:

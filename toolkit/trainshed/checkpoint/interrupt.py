@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from trainshed.contract.wire.notice import Notice, Watch
+from trainshed.contract.wire.notice import Notice, NoticeWatch
 from trainshed.contract.wire.variables import NOTICE_FILE
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ class Interrupts:
     """Notices of this rank; `look` is cheap enough for every step."""
 
     def __init__(self) -> None:
-        self._watch = Watch(os.environ.get(NOTICE_FILE, ""))
+        self._watch = NoticeWatch(os.environ.get(NOTICE_FILE, ""))
         self._reported = False
         self._handles = listen()
 

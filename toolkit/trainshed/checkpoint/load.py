@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _OBJECTS = re.compile(r"\.rank(\d+)\.objects$")
 
 
-class Stored:
+class StoredTensors:
     """The tensors in safetensors files, which are mapped, and read when they are used.
 
     Raises:
@@ -70,7 +70,7 @@ class Stored:
             raise ValueError(f"{key} is not complete in the checkpoint")
 
 
-class Contents(Stored):
+class Contents(StoredTensors):
     """The tensors and trees in a checkpoint."""
 
     def __init__(self, checkpoint: Found) -> None:

@@ -97,9 +97,9 @@ def full(error: OSError, folder: str) -> str:
     return "the disk is full"
 
 
-def claim(folder: str, say: Callable[[str], None]) -> Claim:
+def claim(folder: str, say: Callable[[str], None]) -> FolderLock:
     """Claims a folder ("" for none) and says who else writes there; for the rank that leads on its storage."""
-    made = Claim(folder)
+    made = FolderLock(folder)
     if made.other:
         say(
             f"WARNING: {made.other} writes checkpoints to {folder}, too: two jobs delete and resume each other's; "
@@ -108,7 +108,7 @@ def claim(folder: str, say: Callable[[str], None]) -> Claim:
     return made
 
 
-class Claim:
+class FolderLock:
     """A lock on the folder itself (none for ""), held until `release` or the process's end; it leaves no file.
 
     other: who has it, if it is not to be had: `process 123`, or `another container or machine`; "" where it is held, or

@@ -16,7 +16,7 @@ import torch
 from trainshed.base.files import write_atomic
 
 from .blocks import sync_folder
-from .load import Stored
+from .load import StoredTensors
 from .manifest import Damaged
 from .shardfile import Layout, Piece
 
@@ -135,7 +135,7 @@ def _of_ours(name: str) -> bool:
     return name in (SINGLE, INDEX) or _SHARD.fullmatch(name) is not None
 
 
-class Weights(Stored):
+class Weights(StoredTensors):
     """The tensors in a model's files; these are mapped, and read when they are used.
 
     Args:

@@ -145,7 +145,9 @@ def pack(job: Job, path: str) -> None:
     from trainshed.base.files import write_atomic
     from trainshed.runner.files import code
 
-    source = code.survey(job.source_dir, [channel.path for channel in job.channels]) if job.source_dir else code.Source("")
+    source = (
+        code.survey(job.source_dir, [channel.path for channel in job.channels]) if job.source_dir else code.CodeFiles("")
+    )
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as squeezed, tarfile.open(fileobj=squeezed, mode="w") as archive:
         for file, name in sorted(source.files, key=lambda pair: pair[1]):

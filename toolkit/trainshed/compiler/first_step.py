@@ -45,10 +45,10 @@ def install(module: ModuleType) -> None:
     """Hooks into `torch.nn.modules.module`, which has just been imported."""
     plan = plan_of(os.environ)
     if plan is not None and plan.backend in ("inductor", "neuron"):
-        Session(plan, module).begin()
+        CompileSession(plan, module).begin()
 
 
-class Session:
+class CompileSession:
     """One process's way from eager to compiled."""
 
     def __init__(self, plan: CompilePlan, module: ModuleType) -> None:

@@ -97,14 +97,14 @@ def train(environ: Mapping[str, str], dry_run: bool = False) -> int:
         from .parent_death import Guardian
 
         if dry_run:
-            from .training import Training
+            from .training import HostTraining
 
-            return Training(environ).show()
+            return HostTraining(environ).show()
         with Guardian(environ) as guardian:  # forked while `train` is small
-            from .training import Training
+            from .training import HostTraining
 
             gc.enable()
-            return Training(guardian.environ).execute()
+            return HostTraining(guardian.environ).execute()
     finally:
         gc.enable()
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _BEFORE = "before the script was started"
 
 
-class Training:
+class HostTraining:
     """The job that /opt/ml describes, on this host; made for one call of `execute` or `show`.
 
     Args:

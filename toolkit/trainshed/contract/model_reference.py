@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,5}")
 
 
 @dataclass(frozen=True)
-class Reference:
+class ModelReference:
     """A model, and one of `stage` and `number` where one was named; else the newest version is meant."""
 
     name: str
@@ -36,7 +36,7 @@ def is_stage(text: str) -> bool:
     return _STAGE.fullmatch(text) is not None
 
 
-def reference_of(text: str) -> Reference:
+def reference_of(text: str) -> ModelReference:
     """Reads a reference, with or without `model://`. Raises ValueError with what is wrong with it."""
     plain = text.removeprefix(SCHEME)
     name, at, stage = plain.partition("@")
@@ -49,10 +49,10 @@ def reference_of(text: str) -> Reference:
         raise ValueError(f"{name!r} is not a valid model name: {RULE}")
     if at and not is_stage(stage):
         raise ValueError(f"{stage!r} is not a valid stage name: a small letter, then letters, digits, '_' and '-'")
-    return Reference(name, stage, int(number or 0))
+    return ModelReference(name, stage, int(number or 0))
 
 
-def meant_by(address: str) -> Reference:
+def meant_by(address: str) -> ModelReference:
     """As `reference_of`, for what was checked before. Raises TrainshedError."""
     try:
         return reference_of(address)

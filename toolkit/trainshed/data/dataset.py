@@ -11,7 +11,7 @@ from .channels import place_of_rank
 from .formats.errors import SampleError, placed
 from .index import counts_of
 from .order import Order, blocks_of
-from .reader import Reader
+from .reader import RecordReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class Files:
         """The samples of some of its files, for one that holds others out."""
         return Files(self.name, paths, self._top, self.format)
 
-    def reader(self) -> Reader:
+    def reader(self) -> RecordReader:
         """A new reader of the files."""
-        return Reader(self.paths, self.counted, self.format)
+        return RecordReader(self.paths, self.counted, self.format)
 
     def loader(self, batch_size: int, **options: Any) -> Loader:
         """Batches for this rank: see `Loader`, whose arguments these are."""
@@ -106,7 +106,7 @@ class Files:
         return f"<{self.name}: {len(self.paths)} {self.format.name} files>"
 
     @cached_property
-    def _reader(self) -> Reader:
+    def _reader(self) -> RecordReader:
         return self.reader()
 
     @cached_property

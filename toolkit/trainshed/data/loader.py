@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .formats.format import Counted
-    from .reader import Reader
+    from .reader import RecordReader
 
 _STATE = 1  # version of `state_dict`
 _BLOCK_BYTES = 8 << 20  # of a block, that is shuffled as a whole
@@ -32,7 +32,7 @@ _LEAST_SAMPLES = 256  # of a block
 _SCATTERED_SAMPLES = 16  # of a block of records that are files of their own
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """The data to load: `dataset.Files`."""
 
     name: str
@@ -54,7 +54,7 @@ class Source(Protocol):
     def relative(self, file: int) -> str:
         """A file's path below the channel's folder."""
 
-    def reader(self) -> Reader:
+    def reader(self) -> RecordReader:
         """A new reader of the files."""
 
     def placed(self, error: SampleError, file: int, record: int) -> DataError:
@@ -83,7 +83,7 @@ class Loader:
 
     def __init__(
         self,
-        files: Source,
+        files: SampleSource,
         batch_size: int,
         *,
         shuffle: bool = False,
@@ -194,7 +194,7 @@ class _Batches(torch.utils.data.Dataset[object]):
 
     def __init__(
         self,
-        files: Source,
+        files: SampleSource,
         order: Order,
         share: Share,
         transform: Callable[[Any], Any] | None,
@@ -304,7 +304,7 @@ def _checked(batch: Any) -> Any:
     return batch
 
 
-def _digest(files: Source) -> str:
+def _digest(files: SampleSource) -> str:
     """Tells channels apart by the names and lengths of their files."""
     counts = [(files.relative(number), one.records) for number, one in enumerate(files.counted)]
     return hashlib.sha256(repr(counts).encode()).hexdigest()[:32]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _STATE = 1  # version of `state_dict`
 
 
-class Source(Protocol):
-    """The data to load: `stream.Stream`."""
+class StreamSource(Protocol):
+    """The data to load: `pipe_stream.Stream`."""
 
     name: str
 
@@ -56,7 +56,7 @@ class StreamLoader:
 
     def __init__(
         self,
-        stream: Source,
+        stream: StreamSource,
         batch_size: int,
         *,
         workers: int = 0,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .order import Order
 
 
-class Reader:
+class RecordReader:
     """One reader; not for several threads.
 
     Args:

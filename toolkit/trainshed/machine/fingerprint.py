@@ -31,7 +31,7 @@ import time
 from trainshed.base.errors import TrainshedError, one_line, shorten, some
 from trainshed.base.record import Record
 
-from .folders import FILE, GONE, SPECIAL, Found, walk
+from .folders import FILE, GONE, SPECIAL, FolderEntry, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def of_objects(objects: Iterable[tuple[str, int, str]]) -> Fingerprint:
     sha256 = _sha256(few=False)
     files, contents = [], {}
     for name, size, etag in objects:
-        files.append(Found(name, name, FILE, size, ""))
+        files.append(FolderEntry(name, name, FILE, size, ""))
         if tag := etag.strip('"'):
             contents[name] = sha256(os.fsencode(tag)).hexdigest()[:DIGITS]
     method = ETAGS if len(contents) == len(files) else LISTED
@@ -132,17 +132,17 @@ def _sha256(few: bool) -> Callable[..., Any]:
     return sha256
 
 
-def _found(name: str, path: str) -> Found:
+def _found(name: str, path: str) -> FolderEntry:
     try:
         info = os.stat(path)
     except OSError as error:
-        return Found(path, name, GONE, 0, error.strerror or str(error))
-    return Found(path, name, FILE if stat.S_ISREG(info.st_mode) else SPECIAL, info.st_size, "")
+        return FolderEntry(path, name, GONE, 0, error.strerror or str(error))
+    return FolderEntry(path, name, FILE if stat.S_ISREG(info.st_mode) else SPECIAL, info.st_size, "")
 
 
-def _of(everything: Iterable[Found], method: str, seconds: float | None) -> Fingerprint:
+def _of(everything: Iterable[FolderEntry], method: str, seconds: float | None) -> Fingerprint:
     clock = _Clock(seconds)
-    files: list[Found] = []
+    files: list[FolderEntry] = []
     other: list[str] = []
     problems: list[str] = []
     more = False
@@ -179,7 +179,7 @@ def _of(everything: Iterable[Found], method: str, seconds: float | None) -> Fing
     return Fingerprint(digest, len(files), sum(one.size for one in files), len(contents), tuple(notes))
 
 
-def _digest(files: list[Found], contents: dict[str, str], method: str, shown: str) -> str:
+def _digest(files: list[FolderEntry], contents: dict[str, str], method: str, shown: str) -> str:
     """contents: of those files whose content counts, by name."""
     made = digest_of({one.name: (one.size, contents.get(one.name, "-")) for one in files}, method)
     return made if shown == method else f"{shown}:{made.partition(':')[2]}"
@@ -196,7 +196,7 @@ def digest_of(files: Mapping[str, tuple[int, str]], method: str) -> str:
     return f"{method}:{everything.hexdigest()[:DIGITS]}"
 
 
-def _contents(files: list[Found], method: str, clock: _Clock, problems: list[str]) -> dict[str, str]:
+def _contents(files: list[FolderEntry], method: str, clock: _Clock, problems: list[str]) -> dict[str, str]:
     """CONTENT by name, of the files that have one; what cannot be read is a problem, and has none."""
     if method == LISTED:
         return {}
@@ -212,7 +212,7 @@ def _contents(files: list[Found], method: str, clock: _Clock, problems: list[str
     return contents
 
 
-def _chosen(files: list[Found]) -> Sequence[Found]:
+def _chosen(files: list[FolderEntry]) -> Sequence[FolderEntry]:
     """The files whose contents are sampled."""
     if len(files) <= MOST_SAMPLED:
         return files
@@ -225,7 +225,7 @@ def _chosen(files: list[Found]) -> Sequence[Found]:
     return [one for one in files if one.path in chosen]
 
 
-def _content(found: Found, whole: bool, made: Any) -> str:
+def _content(found: FolderEntry, whole: bool, made: Any) -> str:
     """Of one file. made: an empty hash. Raises OSError, also where it changes meanwhile."""
     file = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe may have taken its place
     try:

@@ -22,7 +22,7 @@ FILE, SPECIAL, GONE, UNREADABLE = "file", "special file", "gone", "unreadable"
 _WILD = frozenset("*?[")
 
 
-class Found(Record):
+class FolderEntry(Record):
     """One thing below the folder that is walked through.
 
     Attributes:
@@ -41,7 +41,7 @@ class Found(Record):
     reason: str = ""
 
 
-def walk(folder: str, prune: Callable[[os.DirEntry[str], str], bool] = lambda *_: False) -> Iterator[Found]:
+def walk(folder: str, prune: Callable[[os.DirEntry[str], str], bool] = lambda *_: False) -> Iterator[FolderEntry]:
     """Everything below a folder but the folders themselves, in no particular order.
 
     Args:
@@ -59,7 +59,7 @@ def walk(folder: str, prune: Callable[[os.DirEntry[str], str], bool] = lambda *_
                 listed = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             kind = GONE if isinstance(error, (FileNotFoundError, NotADirectoryError)) and prefix else UNREADABLE
-            yield Found(place, prefix.rstrip("/"), kind, reason=error.strerror or str(error))
+            yield FolderEntry(place, prefix.rstrip("/"), kind, reason=error.strerror or str(error))
             continue
         for entry in listed:
             name = f"{prefix}{entry.name}"
@@ -69,14 +69,14 @@ def walk(folder: str, prune: Callable[[os.DirEntry[str], str], bool] = lambda *_
                 info = os.stat(entry.path)
             except OSError as error:
                 gone = isinstance(error, (FileNotFoundError, NotADirectoryError)) or entry.is_symlink()
-                yield Found(entry.path, name, GONE if gone else UNREADABLE, reason=error.strerror or str(error))
+                yield FolderEntry(entry.path, name, GONE if gone else UNREADABLE, reason=error.strerror or str(error))
                 continue
             if stat.S_ISDIR(info.st_mode):
                 if (inner := trail.enter(info, above)) is not None:
                     queue.append((entry.path, f"{name}/", inner))
             else:
                 kind = FILE if stat.S_ISREG(info.st_mode) else SPECIAL
-                yield Found(entry.path, name, kind, info.st_size, "")
+                yield FolderEntry(entry.path, name, kind, info.st_size, "")
 
 
 def match(pattern: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from trainshed.base.errors import TrainshedError
 from trainshed.base.record import Record
 
 from .fingerprint import BLOCK, DIGITS, INCOMPLETE, MOST_NAMED, WHOLE, digest_of
-from .folders import FILE, Found, walk
+from .folders import FILE, FolderEntry, walk
 
 MOST_LISTED = 100_000  # files whose hashes are kept one by one
 
@@ -57,7 +57,7 @@ def hashes_of(folder: str) -> Hashes:
     return Hashes(digest, found, sum(one.size for one in found.values()), tuple(problems[:MOST_NAMED]))
 
 
-def hashed(found: Found) -> HashedFile:
+def hashed(found: FolderEntry) -> HashedFile:
     """One file's hash. Raises OSError, also where it is no regular file."""
     file = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe may have taken its place
     try:

@@ -183,7 +183,7 @@ def read_block(fd: int) -> bytes | None:
         return b""
 
 
-class Stream:
+class RankPipe:
     """One pipe of one rank.
 
     heard: when anything last came, on the clock of `read`.

@@ -18,9 +18,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .media import Audio, Figure, Histogram, Image, Table, Text
-    from .writing import Writer
+    from .writing import MetricsWriter
 
-    log = Writer().log
+    log = MetricsWriter().log
 
 __all__ = ["Audio", "Figure", "Histogram", "Image", "Table", "Text", "log"]
 
@@ -29,9 +29,9 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "log":
-        from .writing import Writer
+        from .writing import MetricsWriter
 
-        globals()[name] = Writer().log
+        globals()[name] = MetricsWriter().log
         return globals()[name]
     from . import media
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 
-from trainshed.base.protobuf import Damaged, fields, varints
+from trainshed.base.protobuf import DecodeError, fields, varints
 
 from .points import Point
 
@@ -46,7 +46,7 @@ def records(file: BinaryIO) -> Iterator[tuple[int, list[Point]]]:
     try:
         while (record := _record(file)) is not None:
             yield file.tell(), list(_scalars(record))
-    except (OSError, Damaged, struct.error, UnicodeDecodeError):
+    except (OSError, DecodeError, struct.error, UnicodeDecodeError):
         return
 
 

@@ -32,7 +32,7 @@ _PICTURES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"GIF8": "gif", b"RIFF":
 _SOUNDS = {b"RIFF": "wav", b"ID3": "mp3", b"\xff\xfb": "mp3", b"OggS": "ogg", b"fLaC": "flac"}
 
 
-class Content(Record):
+class MediaFile(Record):
     """A file to be. ending: of its name. cut: what of the value is not in it, "" for nothing."""
 
     data: bytes
@@ -65,7 +65,7 @@ class Loggable:
             return [one if isinstance(one, Loggable) else self._alike(one) for one in self.value]
         return [self]
 
-    def _content(self) -> Content:
+    def _content(self) -> MediaFile:
         """The file that keeps it. Raises WrongKind."""
         raise NotImplementedError
 
@@ -88,12 +88,12 @@ class Image(Loggable):
     kind = "image"
     endings = ("png", "jpg", "gif", "webp")
 
-    def _content(self) -> Content:
+    def _content(self) -> MediaFile:
         """The picture as PNG, a file as it is."""
         if isinstance(self.value, (str, bytes, os.PathLike)):
             return _file(self.value, _PICTURES, self._wrong("neither PNG, JPEG, GIF nor WebP"))
         if hasattr(self.value, "getbands"):
-            return Content(_png_of_pil(self.value), "png")
+            return MediaFile(_png_of_pil(self.value), "png")
         array = _array(self.value, self._wrong("an array of numbers, an image of PIL, or the path of one"))
         if array.ndim == 2:
             array = array[:, :, None]
@@ -101,7 +101,7 @@ class Image(Loggable):
             array = array.transpose(1, 2, 0)
         if array.ndim != 3 or array.shape[2] not in _CHANNELS:
             raise self._wrong("it needs [H, W], [H, W, C] or [C, H, W] with 1, 3 or 4 channels")
-        return Content(_png(_pixels(array)), "png")
+        return MediaFile(_png(_pixels(array)), "png")
 
 
 class Figure(Loggable):
@@ -110,7 +110,7 @@ class Figure(Loggable):
     kind = "figure"
     endings = ("png", "json")
 
-    def _content(self) -> Content:
+    def _content(self) -> MediaFile:
         """PNG for matplotlib's, JSON for plotly's."""
         drawn = self.value
         if not hasattr(drawn, "savefig") and hasattr(drawn, "get_figure"):  # axes
@@ -118,7 +118,7 @@ class Figure(Loggable):
         if hasattr(drawn, "savefig"):
             file = io.BytesIO()
             drawn.savefig(file, format="png", dpi=100)
-            return Content(file.getvalue(), "png")
+            return MediaFile(file.getvalue(), "png")
         wrong = self._wrong("a figure of matplotlib or plotly, or plotly's JSON")
         try:
             text = drawn.to_json() if hasattr(drawn, "to_plotly_json") else drawn
@@ -128,7 +128,7 @@ class Figure(Loggable):
             raise wrong from error
         if not isinstance(told, dict) or not isinstance(told.get("data"), (list, tuple)):
             raise wrong
-        return Content(data, "json")
+        return MediaFile(data, "json")
 
 
 class Table(Loggable):
@@ -146,7 +146,7 @@ class Table(Loggable):
         super().__init__(value, caption)
         self.columns = [*columns]
 
-    def _content(self) -> Content:
+    def _content(self) -> MediaFile:
         """`columns`, `rows` and the `count` of all rows, as JSON."""
         names, rows, count = self._rows()
         try:
@@ -157,7 +157,7 @@ class Table(Loggable):
         names = [_cell(one) for one in islice(names, MOST_COLUMNS)]
         names += [str(number) for number in range(len(names), width)]
         told = {"columns": [str(one) for one in names], "rows": kept, "count": count}
-        return Content(json.dumps(told).encode(), "json", f"{count - len(kept)} rows" if count > len(kept) else "")
+        return MediaFile(json.dumps(told).encode(), "json", f"{count - len(kept)} rows" if count > len(kept) else "")
 
     def _rows(self) -> tuple[list[Any], Iterable[Any], int]:
         """Names of the columns, rows, and how many of those there are."""
@@ -188,7 +188,7 @@ class Histogram(Loggable):
     endings = ("json",)
     _several = False
 
-    def _content(self) -> Content:
+    def _content(self) -> MediaFile:
         """`counts` and one more of `edges`, `count` of all, and how many of those are `odd`: not finite."""
         import numpy
 
@@ -196,7 +196,7 @@ class Histogram(Loggable):
         finite = values[numpy.isfinite(values)]
         counts, edges = numpy.histogram(finite, BINS) if finite.size else (numpy.zeros(0, int), numpy.zeros(0))
         told = {"counts": counts.tolist(), "edges": edges.tolist(), "count": values.size, "odd": values.size - finite.size}
-        return Content(json.dumps(told).encode(), "json")
+        return MediaFile(json.dumps(told).encode(), "json")
 
 
 class Text(Loggable):
@@ -205,13 +205,13 @@ class Text(Loggable):
     kind = "text"
     endings = ("txt",)
 
-    def _content(self) -> Content:
+    def _content(self) -> MediaFile:
         """It as UTF-8."""
         if not isinstance(self.value, str):
             raise self._wrong("a text")
         beyond = len(self.value) - LONGEST_TEXT
         cut = f"{beyond} characters" if beyond > 0 else ""
-        return Content(self.value[:LONGEST_TEXT].encode("utf-8", "replace"), "txt", cut)
+        return MediaFile(self.value[:LONGEST_TEXT].encode("utf-8", "replace"), "txt", cut)
 
 
 class Audio(Loggable):
@@ -231,7 +231,7 @@ class Audio(Loggable):
     def _alike(self, value: Any) -> Loggable:
         return Audio(value, self.sample_rate, self.caption)
 
-    def _content(self) -> Content:
+    def _content(self) -> MediaFile:
         """16 bits a value as WAV, a file as it is."""
         if isinstance(self.value, (str, bytes, os.PathLike)):
             return _file(self.value, _SOUNDS, self._wrong("neither WAV, MP3, Ogg nor FLAC"))
@@ -249,7 +249,7 @@ class Audio(Loggable):
             out.setsampwidth(2)
             out.setframerate(self.sample_rate)
             out.writeframes(_waves(array[:most]))
-        return Content(file.getvalue(), "wav", cut)
+        return MediaFile(file.getvalue(), "wav", cut)
 
 
 KINDS: dict[str, type[Loggable]] = {one.kind: one for one in (Image, Figure, Table, Histogram, Text, Audio)}
@@ -272,7 +272,7 @@ def loggables(name: str, value: Any) -> list[Loggable]:
     return kind(value)._parts()
 
 
-def content_of(one: Loggable) -> Content:
+def content_of(one: Loggable) -> MediaFile:
     """The file that keeps it. Raises WrongKind, and whatever the code of others raises."""
     return one._content()
 
@@ -286,7 +286,7 @@ def _kind_of(value: Any) -> type[Loggable] | None:
     return Table if hasattr(value, "itertuples") or hasattr(value, "iter_rows") else None
 
 
-def _file(value: str | bytes | os.PathLike[str], signs: Mapping[bytes, str], wrong: WrongKind) -> Content:
+def _file(value: str | bytes | os.PathLike[str], signs: Mapping[bytes, str], wrong: WrongKind) -> MediaFile:
     data = value
     if not isinstance(data, bytes):
         with open(data, "rb") as file:
@@ -294,7 +294,7 @@ def _file(value: str | bytes | os.PathLike[str], signs: Mapping[bytes, str], wro
     ending = next((ending for sign, ending in signs.items() if data.startswith(sign)), None)
     if ending is None or (ending in ("webp", "wav") and data[8:12] != {"webp": b"WEBP", "wav": b"WAVE"}[ending]):
         raise wrong
-    return Content(data, ending)
+    return MediaFile(data, ending)
 
 
 def _array(value: Any, wrong: WrongKind) -> Any:

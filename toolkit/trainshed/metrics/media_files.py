@@ -26,9 +26,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .media import Content, Loggable
+    from .media import Loggable, MediaFile
 
-    Taken = list[tuple[Loggable, Content]]
+    Taken = list[tuple[Loggable, MediaFile]]
 
 FOLDER = "media"  # beside the folder of the numbers
 MOST_STEPS = 100  # of a name

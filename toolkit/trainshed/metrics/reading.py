@@ -137,7 +137,7 @@ class Curve:
         return self._summary
 
 
-class Reader:
+class MetricsReader:
     """The metrics of one run, read on while they grow.
 
     Args:
@@ -281,7 +281,7 @@ def read(outputs: Iterable[str]) -> dict[str, Curve]:
     Args:
         outputs: its hosts' output folders.
     """
-    reader = Reader(None)
+    reader = MetricsReader(None)
     reader.read_on(outputs)
     return reader.curves()
 

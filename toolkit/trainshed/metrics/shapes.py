@@ -52,7 +52,7 @@ def _spans(kind: str, text: str) -> list[_Span]:
     return [(one[1], start + one.start(1), start + one.start(2), start + one.end(2)) for one in matches]
 
 
-class Shape:
+class LineShape:
     """One expression for all lines of a shape, and what they say as lines of a file."""
 
     def __init__(self, pattern: str, gaps: list[int], template: str) -> None:
@@ -79,9 +79,9 @@ class Shapes:
 
     def __init__(self, chosen: tuple[Signed, ...]) -> None:
         self._chosen = chosen
-        self._shapes: dict[str, Shape | None] = {}
+        self._shapes: dict[str, LineShape | None] = {}
         self._seen: dict[str, int] = {}
-        self._last: Shape | None = None
+        self._last: LineShape | None = None
 
     def again(self, line: str, time: str, rank: str) -> str | None:
         """What a line of the shape of the last one says, None for another."""
@@ -113,7 +113,7 @@ class Shapes:
             self._shapes[key] = shape_of(line, self._chosen)
 
 
-def shape_of(line: str, chosen: tuple[Signed, ...]) -> Shape | None:
+def shape_of(line: str, chosen: tuple[Signed, ...]) -> LineShape | None:
     """The shape of a line that one of these formats reads; None where it has none."""
     text = formats.plain(line)
     if not text or not _PRINTED.fullmatch(line) or not (kind := _reader(text, line, chosen)):
@@ -131,7 +131,7 @@ def shape_of(line: str, chosen: tuple[Signed, ...]) -> Shape | None:
     told = "".join(f', "{name}": %s' for name, at in (("Step", step), ("Epoch", epoch)) if at is not None)
     template = "".join(f"{head_of(spans[at][0]).replace('%', '%%')}%s\0{told}\1}}\n" for at in values)
     order = [gaps[one] for at in values for one in (at, step, epoch) if one is not None]
-    return Shape(_expression(line, start, spans, gaps), order, template)
+    return LineShape(_expression(line, start, spans, gaps), order, template)
 
 
 def _reader(text: str, line: str, chosen: tuple[Signed, ...]) -> str:

@@ -21,7 +21,7 @@ FOLDER_VARIABLE = "SAGEMAKER_METRICS_DIRECTORY"
 _KINDS = frozenset({"image", "figure", "table", "histogram", "text", "audio"})
 
 
-class Writer:
+class MetricsWriter:
     """Writes one process's file; a child that was forked writes its own."""
 
     def __init__(self) -> None:

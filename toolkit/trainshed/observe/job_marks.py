@@ -256,9 +256,9 @@ def _life(measured: RankSteps, hosts: Sequence[HostFiles], end: float) -> Life:
 def _from_metrics(host: HostFiles, trained: Sequence[_Trained], hosts: int) -> list[Life]:
     if not trained:
         return []
-    from trainshed.metrics.reading import Reader
+    from trainshed.metrics.reading import MetricsReader
 
-    reader = Reader()
+    reader = MetricsReader()
     if not reader.read_on([host.output], max(_LEAST_READING, _READING / hosts)):
         return []
     points = reader.moments()

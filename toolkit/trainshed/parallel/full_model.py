@@ -21,7 +21,7 @@ from .engine.holding import Holding
 from .engine.object_collectives import GENERATE, RESULT, ROOM
 from .engine.verify.attributes import Attributes
 from .engine.verify.traces import Traces
-from .engine.verify.values import Whole, fetch_buffers, fetch_parameters
+from .engine.verify.values import WholeParameters, fetch_buffers, fetch_parameters
 from .engine.verify.verify_budget import has_room_for_all
 from .ground.errors import PipelineError
 from .ground.tree import map_leaves
@@ -50,7 +50,7 @@ def on_first_rank(holding: Holding, call: str, args: tuple[Any, ...], kwargs: di
             f"model.{call}() needs the whole model on the first rank, which has no room for it",
             hint="load model.state_dict() in a process that has: for a checkpoint, say",
         )
-    values = Whole(root, fetch_parameters(holding))
+    values = WholeParameters(root, fetch_parameters(holding))
     buffers, attributes = fetch_buffers(holding), Attributes(holding)
     before = rng.get_state(grid.device), dice.get_state()
     answer: Any = None

@@ -19,7 +19,7 @@ from .engine.placement import broadcast_state
 from .engine.remote_parameters import IN_SHARDS, Absent
 from .engine.shard_mesh import ShardMesh
 from .engine.suitable import check_values
-from .engine.tensor.joint_steps import JointEngine, Step
+from .engine.tensor.joint_steps import JointEngine, JointStep
 from .engine.tensor.part_shards import PartShards
 from .engine.tensor.reference import Reference
 from .engine.verify.traces import Traces
@@ -45,12 +45,12 @@ class ShardedEngine(JointEngine):
         self, holding: Holding, attach: Callable[[Backward | None], None], *, tape: Tape | None = None, **common: Any
     ) -> None:
         super().__init__(holding, attach, **common)
-        self._whole = Whole(self._root)
+        self._whole = UndividedModel(self._root)
         self._absent = Absent()
         self._waiting = holding.waiting = Waiting(holding.root, tape, self._absent, holding.grid.device)
         self._begins = True
 
-    def _begun(self) -> tuple[Whole, TensorGroup]:
+    def _begun(self) -> tuple[UndividedModel, TensorGroup]:
         if self._begins:
             self._begins = False
             check_values(self._root)
@@ -64,7 +64,7 @@ class ShardedEngine(JointEngine):
         every, group = self._grid.replica_ranks, self._grid.replica_group
         return self._whole, TensorGroup([self._grid.rank], group, every, group, "replica")
 
-    def _run_by_all(self, step: Step) -> set[str]:
+    def _run_by_all(self, step: JointStep) -> set[str]:
         with self._absent.as_zeros():
             return super()._run_by_all(step)
 
@@ -75,7 +75,7 @@ class ShardedEngine(JointEngine):
         shards.fill(self._waiting.values(list(waiting), self._grid.device))
         return shards
 
-    def _reference(self, step: Step, due: bool, group: TensorGroup) -> Reference | None:
+    def _reference(self, step: JointStep, due: bool, group: TensorGroup) -> Reference | None:
         """None as well without values, and where what is gathered has another type than what is kept."""
         grid = self._grid
         if self._waiting.names or (half_type(grid.settings) is not None and grid.settings.master_weights):
@@ -143,7 +143,7 @@ class ShardedEngine(JointEngine):
             self._absent.find(one, IN_SHARDS)
 
 
-class Whole:
+class UndividedModel:
     """A model of which nothing is divided; see `joint_steps.Parted`. Its blocks are looked at, else its parts."""
 
     def __init__(self, root: nn.Module) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from trainshed.base.secrets import new_token
 from trainshed.contract.wire.variables import PACKAGES, ROSTER_TOKEN, RUN_ID
 from trainshed.runner.acting.base import DEFAULT_SHM
-from trainshed.runner.files.run import Host, Run
+from trainshed.runner.files.run import HostTree, Run
 from trainshed.runner.job.client_names import is_read_by_client
 from trainshed.runner.job.job import S3
 
@@ -23,7 +23,7 @@ POOL_PACKAGES = "/opt/trainshed-packages"  # what containers call the packages o
 
 
 @dataclass(frozen=True)
-class Machine:
+class CommandFacts:
     """The facts that command lines depend on beside the job.
 
     uid, gid, user: whom the files are to belong to.
@@ -45,7 +45,7 @@ class Machine:
     token: str = field(default_factory=new_token, repr=False)
 
 
-def container_name(run: Run, host: Host) -> str:
+def container_name(run: Run, host: HostTree) -> str:
     """Name of a host's container; with a part of the run's id, since runs of one name may be anywhere on this machine."""
     return f"{run.name}-{run.id[:6]}-{host.name}"
 
@@ -68,7 +68,7 @@ def create_network(run: Run) -> list[str]:
 
 
 def create(
-    run: Run, index: int, machine: Machine, addresses: Mapping[str, str] | None = None
+    run: Run, index: int, machine: CommandFacts, addresses: Mapping[str, str] | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """Arguments that create a host's container, and variables for the client, which hand over values unseen by `ps`.
 
@@ -110,7 +110,7 @@ def create(
     return [*arguments, job.image, *(job.arguments or ("train",))], client
 
 
-def mounts(run: Run, host: Host) -> list[tuple[str, str, bool]]:
+def mounts(run: Run, host: HostTree) -> list[tuple[str, str, bool]]:
     """(folder here, folder there, read-only) of a host. Code is mounted only where the job brings some."""
     pairs = [(f"{host.folder}/input", "input", False), (host.output, "output", False)]
     pairs += [(run.model, "model", False), (run.checkpoints, run.job.checkpoint_path, False)]
@@ -135,7 +135,7 @@ def mount(source: str, target: str, read_only: bool) -> str:
     return text.getvalue()
 
 
-def _gpus(run: Run, index: int, machine: Machine) -> list[str]:
+def _gpus(run: Run, index: int, machine: CommandFacts) -> list[str]:
     wanted = gpus.wanted(run)[index]
     if wanted == 0 or (wanted is None and not machine.devices):
         return []
@@ -147,7 +147,7 @@ def _gpus(run: Run, index: int, machine: Machine) -> list[str]:
     return ["--gpus", f'"device={",".join(devices)}"']
 
 
-def _environment(run: Run, machine: Machine) -> tuple[list[str], dict[str, str]]:
+def _environment(run: Run, machine: CommandFacts) -> tuple[list[str], dict[str, str]]:
     values = {"TRAINING_JOB_NAME": run.name, RUN_ID: run.id}
     if len(run.hosts) > 1:
         values[ROSTER_TOKEN] = machine.token

@@ -26,7 +26,7 @@ from trainshed.runner.job.references import look_up, secrets_of
 
 from . import gpus
 from .cleanup import remove_all
-from .container_command import Machine, container_name, create, create_network, mounts, network_name
+from .container_command import CommandFacts, container_name, create, create_network, mounts, network_name
 from .container_engine import (
     ANSWER_SECONDS,
     Engine,
@@ -44,7 +44,7 @@ from .copying import copy_in, fetch_all
 class ContainerHost:
     """A container, attached to by a client process of ours."""
 
-    def __init__(self, name: str, container: str, machine: Machine) -> None:
+    def __init__(self, name: str, container: str, machine: CommandFacts) -> None:
         self.name, self.container, self.machine = name, container, machine
         self.process = self._client("start", "--attach", container, pipes=True)
         self.helpers: list[subprocess.Popen[bytes]] = []
@@ -115,10 +115,10 @@ class Containers:
         self.created: list[str] = []
         self.kept = False  # whether ended containers stay, for the results in them
         self.run: Run | None = None
-        self._machine: Machine | None = None
+        self._machine: CommandFacts | None = None
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> CommandFacts:
         """The engine and this machine, found at the first use."""
         if self._machine is None:
             engine = find_engine(self.environ)
@@ -126,7 +126,7 @@ class Containers:
             copies = engine.elsewhere
             memory = (engine.memory if copies else 0) or probe(self.environ).memory_bytes
             devices = gpus.present(self.environ) if engine.gpus and not copies else ()
-            self._machine = Machine(engine, uid, gid, _user_name(uid), memory, devices, self.secrets, copies)
+            self._machine = CommandFacts(engine, uid, gid, _user_name(uid), memory, devices, self.secrets, copies)
         return self._machine
 
     @property

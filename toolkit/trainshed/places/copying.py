@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from trainshed.base.archive import unpack
 from trainshed.base.errors import TrainshedError, some
 from trainshed.machine.packing import listed
-from trainshed.runner.files.run import Host, Run
+from trainshed.runner.files.run import HostTree, Run
 from trainshed.runner.job.job import S3
 
 from .container_command import container_name
 from .container_engine import Engine, EngineError, hint_for, reason
 
 
-def copy_in(engine: Engine, run: Run, host: Host) -> None:
+def copy_in(engine: Engine, run: Run, host: HostTree) -> None:
     """Lays out /opt/ml in a container that has not started. Raises EngineError."""
     container = container_name(run, host)
     with beside(run) as folder:
@@ -54,7 +54,7 @@ class Brought:
         self.notes: list[str] = []
 
 
-def fetch_all(engine: Engine, run: Run, hosts: Iterable[Host]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def fetch_all(engine: Engine, run: Run, hosts: Iterable[HostTree]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Brings home what ended containers hold: (a message for each host whose results did not all come, notes)."""
     lost = []
     brought = Brought(run.checkpoints)
@@ -71,7 +71,7 @@ def fetch_all(engine: Engine, run: Run, hosts: Iterable[Host]) -> tuple[tuple[st
     return tuple(lost), tuple(brought.notes)
 
 
-def copy_out(engine: Engine, run: Run, host: Host, brought: Brought) -> None:
+def copy_out(engine: Engine, run: Run, host: HostTree, brought: Brought) -> None:
     """Brings output, model and checkpoints of an ended container home. Raises TrainshedError."""
     container = container_name(run, host)
     for source, target in (

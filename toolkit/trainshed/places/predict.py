@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """What predicts. name: for people. model: its folder. program: a ready program's name, or the path of a script.
 
     code: the folder of that script, "" for none. image: where it runs, "" for here, by the interpreter `python`.
@@ -47,12 +47,12 @@ class Source:
 
 
 @contextmanager
-def source_of(what: str, environ: Mapping[str, str]) -> Iterator[Source]:
+def source_of(what: str, environ: Mapping[str, str]) -> Iterator[ModelSource]:
     """What predicts with a run (its name or folder), a model's folder or archive, `model://NAME`. Raises TrainshedError."""
     with ExitStack() as stack:
         if what.startswith(SCHEME) or (os.path.exists(what) and not is_runs_folder(what)):
             folder = stack.enter_context(_model_at(what, environ))
-            yield Source(what, folder, program_of(folder, environ))
+            yield ModelSource(what, folder, program_of(folder, environ))
             return
         run = find(what, environ)
         yield _of_run(run, stack.enter_context(model_folder(run)), environ)
@@ -74,25 +74,25 @@ def _model_at(what: str, environ: Mapping[str, str]) -> Iterator[str]:
         yield folder
 
 
-def _of_run(run: Stored, model: str, environ: Mapping[str, str]) -> Source:
+def _of_run(run: Stored, model: str, environ: Mapping[str, str]) -> ModelSource:
     """The program of a run's model: the ready one that made it, else the run's own script. Raises TrainshedError."""
     job, code = run.run().job, f"{run.folder}/algo-1/code"
     image = provenance_of(run).image
     exact = str(image.get("digest") or image.get("id") or job.image) if job.image else ""
     try:
-        return Source(run.name, model, program_of(model, environ), "", exact, job.python)
+        return ModelSource(run.name, model, program_of(model, environ), "", exact, job.python)
     except TrainshedError:
         module = job.program.removeprefix("-m ").strip()
         name = module if module == job.program else f"{module.replace('.', '/')}.py"
         if os.path.isfile(script := f"{code}/{name}"):
-            return Source(run.name, model, script, code, exact, job.python)
+            return ModelSource(run.name, model, script, code, exact, job.python)
         if exact and not job.source_dir:  # the image has it
-            return Source(run.name, model, name, "", exact)
+            return ModelSource(run.name, model, name, "", exact)
         raise
 
 
 def predictions(
-    source: Source, data: str, output: str, environ: Mapping[str, str], given: Mapping[str, str]
+    source: ModelSource, data: str, output: str, environ: Mapping[str, str], given: Mapping[str, str]
 ) -> Iterator[Row]:
     """Each row's prediction, or its `error`, as they are made. Raises TrainshedError where there is none.
 
@@ -112,7 +112,7 @@ def predictions(
     yield from _lines_of(command, variables, source.name)
 
 
-def _in_image(source: Source, paths: Iterable[str], words: list[str], environ: Mapping[str, str]) -> list[str]:
+def _in_image(source: ModelSource, paths: Iterable[str], words: list[str], environ: Mapping[str, str]) -> list[str]:
     """The command that runs them in the run's image; folders have the names that they have here."""
     engine = find_engine(environ)
     if engine.elsewhere:

@@ -31,7 +31,7 @@ from trainshed.machine.network import free_port
 from trainshed.machine.processes import die_with_parent
 from trainshed.runner.acting.base import Exit, RunningHost
 from trainshed.runner.acting.leftovers import end_leftovers, remove_scratch
-from trainshed.runner.files.run import Host, Run
+from trainshed.runner.files.run import HostTree, Run
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.references import look_up, secrets_of
 
@@ -206,7 +206,9 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tuple[str, str], token: str) -> dict[str, str]:
+def _own(
+    run: Run, index: int, host: HostTree, environ: Mapping[str, str], ports: tuple[str, str], token: str
+) -> dict[str, str]:
     """What makes a process this host: its tree, where ranks meet, its part of the machine; the job's own words win.
 
     ports: of rank 0, and of host 0's `train`.

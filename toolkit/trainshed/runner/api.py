@@ -21,7 +21,7 @@ from trainshed.base.voice import tell
 from trainshed.base.wings import has_wing, module_of_wing
 from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.metrics.media_reading import Medium, media_of
-from trainshed.metrics.reading import Reader, by_step
+from trainshed.metrics.reading import MetricsReader, by_step
 from trainshed.observe.goodput import share_of
 
 from .control.detached import start
@@ -56,7 +56,7 @@ class Training:
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
-        self._read = Reader(None)
+        self._read = MetricsReader(None)
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 from support.notice_jobs import Service, service, wait_for
 from trainshed.container.notices import Notices, http, platforms
 from trainshed.container.notices.polling import Azure, Ec2, Gce, follow
-from trainshed.contract.wire.notice import Watch, read_notice
+from trainshed.contract.wire.notice import NoticeWatch, read_notice
 
 LIFE, ACTION, REBALANCE = (
     f"/latest/meta-data/{name}"
@@ -173,7 +173,7 @@ def test_usr2_is_a_notice_under_slurm_alone(tmp_path: Path) -> None:
 
 def test_a_rank_sees_every_notice_once_and_a_less_urgent_one_never(tmp_path: Path) -> None:
     one = notices(tmp_path)
-    watch = Watch(one.path)
+    watch = NoticeWatch(one.path)
     assert watch.look() is None
     assert not one._post("ec2-rebalance", "risk", False, None)
     first = watch.look()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from trainshed.container.roster import agree
-from trainshed.container.roster.messages import Report, Verdict
+from trainshed.container.roster.messages import JobVerdict, Report
 from trainshed.container.roster.roster import Roster
 from trainshed.container.supervisor.launch_plan import Outcome
 from trainshed.contract.outcome import Failure
@@ -19,9 +19,9 @@ class Told(Roster):
 
     reports: list[Report]
 
-    def leave(self, report: Report) -> Verdict:
+    def leave(self, report: Report) -> JobVerdict:
         self.reports = [report]
-        return Verdict(failure=report.failure)
+        return JobVerdict(failure=report.failure)
 
 
 @pytest.mark.parametrize("uploading", [0.0, 100.0])

@@ -8,9 +8,9 @@ from trainshed.parallel.data.bucket_plan import (
     MIB,
     SIZES,
     Batch,
+    BucketPlan,
     Cost,
     Gradient,
-    Plan,
     Timeline,
     best_plan,
     buckets,
@@ -162,7 +162,7 @@ def test_ddp_keeps_its_gradients_where_nothing_gains_unless_they_are_always_to_g
     steps = timeline()
 
     assert what_next(steps, QUICK, "flat", DEFAULT) is None
-    assert isinstance(what_next(steps, QUICK, "flat", DEFAULT, always=True), Plan)
+    assert isinstance(what_next(steps, QUICK, "flat", DEFAULT, always=True), BucketPlan)
     found = what_next(steps, WAYS, "flat", DEFAULT)
     assert found is not None and found.algorithm == "bf16"
 
@@ -170,7 +170,7 @@ def test_ddp_keeps_its_gradients_where_nothing_gains_unless_they_are_always_to_g
 def test_a_plan_that_is_still_best_is_kept_and_another_taken_when_the_network_has_changed() -> None:
     steps = timeline()
     best = what_next(steps, WAYS, "flat", DEFAULT)
-    slow = Plan("flat", False, 25 * MIB, 1.0)
+    slow = BucketPlan("flat", False, 25 * MIB, 1.0)
 
     assert what_next(steps, WAYS, "flat", DEFAULT, best) is best
     other = what_next(steps, WAYS, "flat", DEFAULT, slow)
@@ -180,7 +180,7 @@ def test_a_plan_that_is_still_best_is_kept_and_another_taken_when_the_network_ha
 def test_ddp_gets_its_gradients_back_where_a_plan_that_gained_has_become_slower_than_it() -> None:
     steps = timeline()
     laborious = QUICK | {"bf16": Cost(0.05, HALF.per_byte, 0.05)}  # its messages cost, on a link that costs nothing now
-    plan = Plan("bf16", False, MIB, 1.5)
+    plan = BucketPlan("bf16", False, MIB, 1.5)
 
     assert what_next(steps, laborious, "flat", DEFAULT, plan) is None
     kept = what_next(steps, laborious, "flat", DEFAULT, plan, always=True)
@@ -188,7 +188,7 @@ def test_ddp_gets_its_gradients_back_where_a_plan_that_gained_has_become_slower_
 
 
 def test_what_is_measured_under_a_plan_is_scaled_to_the_steps_of_that_plan() -> None:
-    plan = Plan("bf16", False, 2 * MIB, 1.5)
+    plan = BucketPlan("bf16", False, 2 * MIB, 1.5)
     seen = Timeline(timeline().gradients, 0.1, 0.5)
     costs = calibrated(seen, WAYS, "flat", DEFAULT, plan)
 

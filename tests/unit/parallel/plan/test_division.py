@@ -16,7 +16,9 @@ MB = 10**6
 
 
 def piece(module: str, features: int, *names: str, calls: tuple[Any, ...] = (), **more: Any) -> Any:
-    return pieces.Piece(module, "Linear", features, dict.fromkeys(names or (f"{module}.weight",), 0), calls, **more)
+    return pieces.DivisibleModule(
+        module, "Linear", features, dict.fromkeys(names or (f"{module}.weight",), 0), calls, **more
+    )
 
 
 def test_a_rank_computes_its_share_and_waits_for_the_others_results_and_gradients() -> None:
@@ -36,22 +38,22 @@ def test_a_rank_computes_its_share_and_waits_for_the_others_results_and_gradient
 def test_modules_that_read_one_tensor_share_the_sum_of_its_gradient_and_embeddings_sum_what_they_find() -> None:
     link = tables.Link(latency=0.0, bandwidth=1e6)
     first, again = pieces.PieceCall(0.1, MB, MB), pieces.PieceCall(0.1, MB, MB, again=True)
-    half, whole, two = tables.Sent(0.5, MB / 2), tables.Sent(1.0, MB), pieces.Divided(2)
+    half, whole, two = tables.Traffic(0.5, MB / 2), tables.Traffic(1.0, MB), pieces.Divided(2)
     assert pieces.sent(piece("q", 8), first, two, link) == (half, whole)
-    assert pieces.sent(piece("k", 8), again, two, link) == (half, tables.Sent())
+    assert pieces.sent(piece("k", 8), again, two, link) == (half, tables.Traffic())
     words = pieces.PieceCall(0.0, 0, MB)
-    assert pieces.sent(piece("words", 8, sums=True), words, two, link) == (whole, tables.Sent())
+    assert pieces.sent(piece("words", 8, sums=True), words, two, link) == (whole, tables.Traffic())
 
 
 def test_between_modules_that_make_a_pair_nothing_is_sent() -> None:
-    link, nothing = tables.Link(latency=0.0, bandwidth=1e6), tables.Sent()
+    link, nothing = tables.Link(latency=0.0, bandwidth=1e6), tables.Traffic()
     up, down = pieces.PieceCall(0.1, MB, 4 * MB), pieces.PieceCall(0.1, 4 * MB, MB)
     first, second = piece("up", 8, opens=(2,)), piece("down", 8, closes=(2,))
     paired, plain = pieces.divided([first, second], 2, pairs=True), pieces.divided([first, second], 2)
-    assert pieces.sent(first, up, paired, link) == (nothing, tables.Sent(1.0, MB))
-    assert pieces.sent(second, down, paired, link) == (tables.Sent(1.0, MB), nothing)
-    assert pieces.sent(first, up, plain, link) == (tables.Sent(2.0, 2 * MB), tables.Sent(1.0, MB))
-    assert pieces.sent(second, down, plain, link) == (tables.Sent(0.5, MB / 2), tables.Sent(4.0, 4 * MB))
+    assert pieces.sent(first, up, paired, link) == (nothing, tables.Traffic(1.0, MB))
+    assert pieces.sent(second, down, paired, link) == (tables.Traffic(1.0, MB), nothing)
+    assert pieces.sent(first, up, plain, link) == (tables.Traffic(2.0, 2 * MB), tables.Traffic(1.0, MB))
+    assert pieces.sent(second, down, plain, link) == (tables.Traffic(0.5, MB / 2), tables.Traffic(4.0, 4 * MB))
     # Among other numbers of ranks they were not seen to make one.
     four = pieces.divided([first, second], 4, pairs=True)
     assert pieces.sent(first, up, four, link)[0].bytes == 3 * MB
@@ -63,11 +65,11 @@ def test_results_in_parts_along_tokens_send_what_sums_send() -> None:
     first, second = piece("up", 8, opens=(2,), takes=(2,)), piece("down", 8, closes=(2,), along=(2,))
     words, alone = piece("words", 8, sums=True, along=(2,)), piece("alone", 8, along=(2,), takes=(2,))
     found = pieces.divided([first, second, words, alone], 2, pairs=True, kept=0.75)
-    half = tables.Sent(0.5, MB / 2)
+    half = tables.Traffic(0.5, MB / 2)
     assert pieces.sent(first, up, found, link) == (half, half)
     assert pieces.sent(second, down, found, link) == (half, half)
     assert pieces.sent(words, pieces.PieceCall(0.0, 0, MB), found, link) == (half, half)
-    three = tables.Sent(0.75, 0.75 * MB)  # it gathers tokens, and exchanges its half of the features for others' tokens
+    three = tables.Traffic(0.75, 0.75 * MB)  # it gathers tokens, and exchanges its half of the features for others' tokens
     assert pieces.sent(alone, pieces.PieceCall(0.1, MB, MB), found, link) == (three, three)
     costs = tables.Costs((tables.UnitCost("", 0, 1.0, 2.0, 80, (), least=70),), {}, (0, 0), {})
     (unit,) = pieces.divided_costs(costs, found, link).units
@@ -91,7 +93,7 @@ def test_a_shared_parameter_is_divided_in_all_of_its_modules_or_in_none() -> Non
     assert len(pieces.divided([words, head], 2).pieces) == 2
     whole = pieces.divided([words, piece("head", 8, "words.weight", reason="compiled")], 2)
     assert whole.pieces == () and whole.whole["words"] == "shares a parameter with a module that stays whole"
-    other = pieces.Piece("head", "Conv1D", 8, {"words.weight": 1})
+    other = pieces.DivisibleModule("head", "Conv1D", 8, {"words.weight": 1})
     assert pieces.divided([words, other], 2).pieces == ()
     chain = [piece("a", 8, "x", reason="hook"), piece("b", 8, "x", "y"), piece("c", 8, "y"), piece("d", 8)]
     assert [one.module for one in pieces.divided(chain, 2).pieces] == ["d"]

@@ -24,13 +24,13 @@ MIB = 2**20
 
 def test_sums_take_all_messages_of_a_ring_and_parts_of_sums_half_of_them_where_ranks_can() -> None:
     link = tables.Link(latency=0.001, bandwidth=1e6)
-    assert link.summed(4e6, 4) == tables.Sent(pytest.approx(6 * 1.001), 6e6)
-    assert link.gathered(4e6, 4) == tables.Sent(pytest.approx(3 * 1.001), 3e6)
+    assert link.summed(4e6, 4) == tables.Traffic(pytest.approx(6 * 1.001), 6e6)
+    assert link.gathered(4e6, 4) == tables.Traffic(pytest.approx(3 * 1.001), 3e6)
     assert link.scattered(4e6, 4) == link.summed(4e6, 4)  # gloo sums all
     assert tables.Link(0.001, 1e6, sums_all=False).scattered(4e6, 4) == link.gathered(4e6, 4)
-    assert link.summed(4e6, 1) == link.summed(0, 4) == link.spread(4e6, 1, 5) == tables.Sent()
+    assert link.summed(4e6, 1) == link.summed(0, 4) == link.spread(4e6, 1, 5) == tables.Traffic()
     # 8 pieces, each by a tree of 3 messages.
-    assert link.spread(8e6, 8, 8) == tables.Sent(pytest.approx(8 * 3 * 1.001), 7e6)
+    assert link.spread(8e6, 8, 8) == tables.Traffic(pytest.approx(8 * 3 * 1.001), 7e6)
     assert link.quicker(2).summed(4e6, 4).seconds == pytest.approx(link.summed(4e6, 4).seconds / 2)
 
 
@@ -169,7 +169,7 @@ def test_the_optimizers_step_takes_the_time_of_what_it_touches_and_a_crowd_makes
 
 def test_a_measured_update_goes_by_parameters_and_bytes_of_which_shards_have_a_part() -> None:
     runtime: Any = Lazy("trainshed.parallel.plan.runtime")
-    one, update = plan(entry(4, 4, 8, 1)), runtime.Update(parameter=1e-3, byte=1e-8)
+    one, update = plan(entry(4, 4, 8, 1)), runtime.UpdateCost(parameter=1e-3, byte=1e-8)
     whole = over.replicated(way(1, update=update), one).milliseconds - 100
     assert whole == pytest.approx(4 * 1 + 4 * MIB * 1e-8 * 1e3)
     two = [over.stages_sharded(way(stages=2, update=made), plan(entry(4, 4, 8, 1)), 2) for made in (update, None)]
@@ -191,11 +191,11 @@ def test_stages_that_hold_one_parameter_sum_its_gradient() -> None:
     costs = tables.Costs(units, {}, (0, 100), {}, gradients={"a": 8, "b": 8, "tied": 64})
     wish = wishes.Wish(ranks=2, microbatches=3, link=tables.Link(0.0, 1.0))
     summed = traffic.summed_by_stages(costs, wish, [{"a", "tied"}, {"b", "tied"}])
-    assert summed == [tables.Sent(64.0, 64.0)] * 2
+    assert summed == [tables.Traffic(64.0, 64.0)] * 2
     crossing = traffic.crossings(costs, (0, 1), wish)
     assert crossing == [100, 0]
     assert traffic.bytes_sent(costs, (1, 2), wish, crossing, summed) == [3 * (5 + 100) + 64, 3 * 100 + 64]
     # One rank that has both sends nothing.
     own = wishes.Wish(ranks=1, virtual=2, schedule="interleaved1f1b")
     assert traffic.crossings(costs, (0, 1), own) == [0, 0]
-    assert traffic.summed_by_stages(costs, own, [{"tied"}, {"tied"}]) == [tables.Sent()] * 2
+    assert traffic.summed_by_stages(costs, own, [{"tied"}, {"tied"}]) == [tables.Traffic()] * 2

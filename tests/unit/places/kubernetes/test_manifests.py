@@ -18,7 +18,7 @@ from trainshed.base.errors import JobError
 from trainshed.container.cluster import resolve
 from trainshed.contract.reading import read_job
 from trainshed.places.kubernetes.manifests import Started, manifests, merged, of_run
-from trainshed.runner.job.job import Channel, InstanceGroup, Job, Reference, Resources
+from trainshed.runner.job.job import ChannelSpec, InstanceGroupSpec, Job, Resources, SecretReference
 
 VERSION = "1.34"
 
@@ -40,7 +40,7 @@ def job(source: Path, **fields: Any) -> Job:
         "source_dir": str(source),
         "instances": 3,
         "hyperparameters": {"epochs": 3},
-        "channels": (Channel("train", "/data/train"),),
+        "channels": (ChannelSpec("train", "/data/train"),),
         "environment": {"NCCL_DEBUG": "WARN", "HF_TOKEN": "hf_of_mine"},
         "resources": Resources(cpus=8, memory=32 << 30, gpus=4, shm_size=8 << 30),
         "max_runtime_seconds": 3600.0,
@@ -149,7 +149,7 @@ def test_secrets_inside_values_go_by_reference_too_and_so_do_references(source: 
         "COMMAND": "connect with nested-password",
         "PLAIN": "1",
     }
-    references = {"FANCY": Reference("env", "MINE")}
+    references = {"FANCY": SecretReference("env", "MINE")}
     place = {"volumes": {"train": "data"}, "secrets": {"FANCY": {"name": "mine", "key": "fancy"}}}
     (source / "helper.py").write_text("KEY = 'nested-password'")
     objects, notes = manifests(job(source, environment=given, references=references, places={"kubernetes": place}))
@@ -186,7 +186,7 @@ def test_a_secret_that_would_stand_in_a_manifest_is_refused(source: Path, change
 def test_what_pods_cannot_have_is_told_all_at_once(source: Path) -> None:
     (source / "weights").write_bytes(b"x" * 1_000_000)
     place = {"volume": {}, "volumes": {"test": "data"}, "retries": "many"}
-    groups = (InstanceGroup("a", 1), InstanceGroup("b", 1))
+    groups = (InstanceGroupSpec("a", 1), InstanceGroupSpec("b", 1))
     with pytest.raises(JobError) as caught:
         manifests(
             job(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from trainshed.places.ray.demand import Node, asked, bundles, fits, had, strategy
-from trainshed.places.ray.wishes import Options
+from trainshed.places.ray.demand import RayNode, asked, bundles, fits, had, strategy
+from trainshed.places.ray.wishes import RayOptions
 from trainshed.runner.job.job import Job, Resources
 
 
-def node(cpus: float = 0, gpus: float = 0, **more: float) -> Node:
+def node(cpus: float = 0, gpus: float = 0, **more: float) -> RayNode:
     """A node that has so much."""
     counted = {"CPU": cpus, "GPU": gpus, "memory": 8e9, "node:10.0.0.1": 1.0, **more}
-    return Node("10.0.0.1", {name: count for name, count in counted.items() if count})
+    return RayNode("10.0.0.1", {name: count for name, count in counted.items() if count})
 
 
 def job(hosts: int = 1, **resources: float) -> Job:
@@ -32,16 +32,16 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("what, job, nodes, bundle", WHOLE, ids=[case[0] for case in WHOLE])
-def test_a_host_takes(what: str, job: Job, nodes: list[Node], bundle: dict[str, float]) -> None:
-    assert bundles(job, nodes, Options()) == [bundle] * job.instances
+def test_a_host_takes(what: str, job: Job, nodes: list[RayNode], bundle: dict[str, float]) -> None:
+    assert bundles(job, nodes, RayOptions()) == [bundle] * job.instances
 
 
 def test_hosts_get_nodes_of_their_own_where_there_are_enough() -> None:
     nodes = [node(4), node(4)]
-    assert strategy(bundles(job(2), nodes, Options()), nodes, Options()) == "STRICT_SPREAD"
-    assert strategy(bundles(job(3), nodes, Options()), nodes, Options()) == "SPREAD"
-    assert strategy(bundles(job(3), nodes, Options()), nodes, Options(autoscaling=True)) == "STRICT_SPREAD"
-    assert strategy([], nodes, Options(placement="strict_pack")) == "STRICT_PACK"
+    assert strategy(bundles(job(2), nodes, RayOptions()), nodes, RayOptions()) == "STRICT_SPREAD"
+    assert strategy(bundles(job(3), nodes, RayOptions()), nodes, RayOptions()) == "SPREAD"
+    assert strategy(bundles(job(3), nodes, RayOptions()), nodes, RayOptions(autoscaling=True)) == "STRICT_SPREAD"
+    assert strategy([], nodes, RayOptions(placement="strict_pack")) == "STRICT_PACK"
 
 
 def test_a_large_host_is_not_kept_from_the_only_node_that_holds_it() -> None:

@@ -9,35 +9,35 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.places.ray.mirror import Listed, Mirror
-from trainshed.places.ray.node import Host, Incoming, NodeError
+from trainshed.places.ray.mirror import FolderMirror, Listed
+from trainshed.places.ray.node import HostActor, Incoming, NodeError
 from trainshed.places.ray.shipping import Parcel, packed
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Host:
+def node(tmp_path: Path) -> HostActor:
     """An actor whose tree is in the test's folder."""
-    host = Host("", "algo-1")
+    host = HostActor("", "algo-1")
     host.folder, host.tree = str(tmp_path / "node"), str(tmp_path / "node/ml")
     (tmp_path / "node/ml/out").mkdir(parents=True)
     return host
 
 
 @pytest.fixture
-def mirror(node: Host, tmp_path: Path) -> Callable[..., Mirror]:
+def mirror(node: HostActor, tmp_path: Path) -> Callable[..., FolderMirror]:
     """A mirror of `out` on the node, with its home here."""
 
-    def make(owned: dict[str, str] | None = None, host: str = "algo-1", **options: int) -> Mirror:
+    def make(owned: dict[str, str] | None = None, host: str = "algo-1", **options: int) -> FolderMirror:
         def read(wanted: list[tuple[str, int, int]]) -> list[bytes | None]:
             return node.read([(f"out/{path}", first, count) for path, first, count in wanted])
 
         home = str(tmp_path / "home")
-        return Mirror(partial(node.listing, "out"), read, home, {} if owned is None else owned, host, **options)
+        return FolderMirror(partial(node.listing, "out"), read, home, {} if owned is None else owned, host, **options)
 
     return make
 
 
-def test_a_folder_arrives_with_what_its_links_lead_to(node: Host, tmp_path: Path) -> None:
+def test_a_folder_arrives_with_what_its_links_lead_to(node: HostActor, tmp_path: Path) -> None:
     source = tmp_path / "data"
     (source / "deep/empty").mkdir(parents=True)
     (source / "large").write_bytes(os.urandom(300_000))
@@ -60,7 +60,7 @@ def test_a_folder_arrives_with_what_its_links_lead_to(node: Host, tmp_path: Path
     assert {one.name for one in there.iterdir()} == names
 
 
-def test_a_node_that_cannot_hold_a_folder_says_so(node: Host, tmp_path: Path) -> None:
+def test_a_node_that_cannot_hold_a_folder_says_so(node: HostActor, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(200_000))
     Path(node.tree, "data").mkdir()
     incoming = Incoming(node.folder)
@@ -71,7 +71,7 @@ def test_a_node_that_cannot_hold_a_folder_says_so(node: Host, tmp_path: Path) ->
 
 @pytest.mark.safety
 def test_files_come_home_once_they_are_whole_and_go_when_the_node_removes_them(
-    node: Host, mirror: Callable[..., Mirror], tmp_path: Path
+    node: HostActor, mirror: Callable[..., FolderMirror], tmp_path: Path
 ) -> None:
     out, home = Path(node.tree, "out"), tmp_path / "home"
     (out / "step-1").mkdir()
@@ -98,7 +98,7 @@ def test_files_come_home_once_they_are_whole_and_go_when_the_node_removes_them(
 
 
 def test_a_file_that_changes_on_its_way_does_not_take_its_place(
-    node: Host, mirror: Callable[..., Mirror], tmp_path: Path
+    node: HostActor, mirror: Callable[..., FolderMirror], tmp_path: Path
 ) -> None:
     out, home = Path(node.tree, "out"), tmp_path / "home"
     (out / "weights").write_bytes(bytes(9_000_000))
@@ -118,7 +118,7 @@ def test_a_file_that_changes_on_its_way_does_not_take_its_place(
     assert (home / "weights").read_bytes() == (out / "weights").read_bytes()
 
 
-def test_large_files_wait_for_the_end(node: Host, mirror: Callable[..., Mirror], tmp_path: Path) -> None:
+def test_large_files_wait_for_the_end(node: HostActor, mirror: Callable[..., FolderMirror], tmp_path: Path) -> None:
     Path(node.tree, "out/large").write_bytes(bytes(200))
     one = mirror(most=100)
     one.look()
@@ -130,7 +130,7 @@ def test_large_files_wait_for_the_end(node: Host, mirror: Callable[..., Mirror],
 
 
 def test_a_file_stays_the_first_hosts_and_the_others_are_clashes(
-    node: Host, mirror: Callable[..., Mirror], tmp_path: Path
+    node: HostActor, mirror: Callable[..., FolderMirror], tmp_path: Path
 ) -> None:
     owned: dict[str, str] = {}
     first, second = mirror(owned), mirror(owned, "algo-2")
@@ -157,7 +157,7 @@ def test_what_would_lie_elsewhere_is_left_out(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "there").symlink_to(tmp_path)
-    one = Mirror(lambda: HOSTILE, lambda wanted: [b"x" for _ in wanted], str(home), {}, "algo-1")
+    one = FolderMirror(lambda: HOSTILE, lambda wanted: [b"x" for _ in wanted], str(home), {}, "algo-1")
     one.look(last=True)
     assert sorted(one.left_out) == sorted(HOSTILE)
     assert [path.name for path in home.iterdir()] == ["there"] and not (tmp_path / "file").exists()

@@ -8,7 +8,7 @@ import pytest
 
 from trainshed.base.errors import JobError
 from trainshed.places.ray.wishes import read_options, with_address
-from trainshed.runner.job.job import Channel, Distribution, Job
+from trainshed.runner.job.job import ChannelSpec, DistributionSpec, Job
 
 
 def job(**ray: Any) -> Job:
@@ -38,8 +38,8 @@ WRONG = [
     (job(folder="scratch"), "must be absolute"),
     (job(wait_seconds=-1), "must be a number of seconds"),
     (job(autoscaling="yes"), "must be true or false"),
-    (Job("job", channels=(Channel("train", "/data", input_mode="Pipe"),)), "Pipe mode does not work on Ray"),
-    (Job("job", instances=2, distribution=Distribution("mpi")), "mpirun cannot reach the other hosts on Ray"),
+    (Job("job", channels=(ChannelSpec("train", "/data", input_mode="Pipe"),)), "Pipe mode does not work on Ray"),
+    (Job("job", instances=2, distribution=DistributionSpec("mpi")), "mpirun cannot reach the other hosts on Ray"),
 ]
 
 

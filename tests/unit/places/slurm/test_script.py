@@ -11,11 +11,11 @@ import pytest
 
 from trainshed.base.errors import JobError
 from trainshed.places.slurm.client import State, parse_state
-from trainshed.places.slurm.script import Options, batch_script, directives
+from trainshed.places.slurm.script import SlurmOptions, batch_script, directives
 from trainshed.places.slurm.submit import SLURM, place, read_options, with_options
 from trainshed.runner.files import layout
 from trainshed.runner.files.staging import stage
-from trainshed.runner.job.job import Channel, InstanceGroup, Job, Resources
+from trainshed.runner.job.job import ChannelSpec, InstanceGroupSpec, Job, Resources
 
 SHOWS = """\
 #!/bin/sh
@@ -28,7 +28,7 @@ exit "${SRUN_STATUS:-0}"
 def script(tmp_path: Path, image: str = "", runtime: str = "auto", **sbatch: str) -> str:
     job = Job(name="digits", image=image, instances=2, output=str(tmp_path / "run of mine"), environment={"COLOUR": "blue"})
     run = layout.plan(job, in_containers=False, now=0.0)
-    return batch_script(run, Options(sbatch, runtime), "python3 -m trainshed.container.main", ("COLOUR",))
+    return batch_script(run, SlurmOptions(sbatch, runtime), "python3 -m trainshed.container.main", ("COLOUR",))
 
 
 def executed(tmp_path: Path, text: str, *tools: str, **variables: str) -> list[str]:
@@ -98,7 +98,7 @@ def test_what_the_job_asks_for_becomes_options_and_the_users_come_last(tmp_path:
     job = Job(name="digits", instances=4, output=str(tmp_path / "run"), max_runtime_seconds=90, grace_seconds=30)
     job = replace(job, resources=Resources(cpus=7.5, memory=3 << 30, gpus=8))
     run = layout.plan(job, in_containers=False, now=0.0)
-    found = directives(run, Options({"partition": "gpu", "time": "5:00:00", "no-requeue": ""}))
+    found = directives(run, SlurmOptions({"partition": "gpu", "time": "5:00:00", "no-requeue": ""}))
 
     assert {"--nodes=4", "--time=5:00:00", "--cpus-per-task=8", "--mem=3072M", "--gpus-per-node=8"} <= set(found)
     assert {"--signal=USR2@50", "--requeue", "--partition=gpu", "--no-requeue"} <= set(found)
@@ -107,7 +107,7 @@ def test_what_the_job_asks_for_becomes_options_and_the_users_come_last(tmp_path:
 
 def test_options_are_read_from_the_job_and_flags_win() -> None:
     job = Job(name="a", places={"slurm": {"partition": "cpu", "gpus_per_task": 2, "runtime": "none", "exclusive": True}})
-    assert read_options(with_options(job, ["partition=gpu"])) == Options(
+    assert read_options(with_options(job, ["partition=gpu"])) == SlurmOptions(
         {"partition": "gpu", "gpus-per-task": "2", "exclusive": ""}, "none"
     )
     for wrong in ("nodes=3", "runtime=docker", "a b=1"):
@@ -117,25 +117,25 @@ def test_options_are_read_from_the_job_and_flags_win() -> None:
 
 def test_a_pipe_that_nobody_would_feed_is_refused() -> None:
     with pytest.raises(JobError, match="Pipe mode does not work on Slurm"):
-        read_options(Job(name="x", channels=(Channel("train", "/data", "Pipe"),)))
+        read_options(Job(name="x", channels=(ChannelSpec("train", "/data", "Pipe"),)))
 
 
 def test_hosts_of_several_kinds_are_refused() -> None:
     with pytest.raises(JobError, match="hosts are of one kind on Slurm"):
-        read_options(Job(name="x", instances=2, instance_groups=(InstanceGroup("a"), InstanceGroup("b"))))
+        read_options(Job(name="x", instances=2, instance_groups=(InstanceGroupSpec("a"), InstanceGroupSpec("b"))))
 
 
 def test_channels_that_are_put_together_are_there_for_the_nodes(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a.csv").write_text("1")
-    some = Channel("some", f"{tmp_path}/data/*.csv", files=(f"{tmp_path}/data/a.csv",))
-    channels = (some, Channel("far", "s3://bucket/prefix"))
+    some = ChannelSpec("some", f"{tmp_path}/data/*.csv", files=(f"{tmp_path}/data/a.csv",))
+    channels = (some, ChannelSpec("far", "s3://bucket/prefix"))
     run = layout.claim(layout.plan(Job(name="x", channels=channels, output=f"{tmp_path}/run"), in_containers=False, now=0))
     place(run, "")
     stage(replace(run, job=replace(run.job, channels=(some,))), {}, print, blind=SLURM.obstacle("fast_file"))
     assert Path(f"{run.hosts[0].folder}/input/data/some/a.csv").read_text() == "1"
     folders = executed(
-        tmp_path, batch_script(replace(run, job=replace(run.job, image="i")), Options({}, "pyxis"), "t"), "srun"
+        tmp_path, batch_script(replace(run, job=replace(run.job, image="i")), SlurmOptions({}, "pyxis"), "t"), "srun"
     )
     assert f"{tmp_path}/data:" in str(folders) and "s3:" not in str(folders)
 

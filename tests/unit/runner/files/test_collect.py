@@ -11,12 +11,12 @@ import pytest
 from support.obstacles import without_rights
 from trainshed.runner.files import layout
 from trainshed.runner.files.collect import collect, settled
-from trainshed.runner.files.ending import Verdict
+from trainshed.runner.files.ending import RunEnd
 from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
 
-COMPLETED = Verdict("Completed", "Completed", 0)
-FAILED = Verdict("Failed", "Failed", 3, "algo-2", "why")
+COMPLETED = RunEnd("Completed", "Completed", 0)
+FAILED = RunEnd("Failed", "Failed", 3, "algo-2", "why")
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_after_a_failure_the_root_speaks_for_the_job(run: Run) -> None:
 
 def test_a_stopped_job_has_neither_success_nor_failure(run: Run) -> None:
     write(run, {"algo-1/output/success": ""})
-    collect(run, Verdict("Stopped", "Stopped", 130))
+    collect(run, RunEnd("Stopped", "Stopped", 130))
     assert contents(run, "output.tar.gz") == {}
 
 
@@ -128,7 +128,7 @@ def test_a_job_whose_results_are_not_all_there_has_not_completed(run: Run) -> No
     assert "model.tar.gz cannot be written: Not a directory (3 B of files" in verdict.reason
     assert f"hint: nothing is lost: the files are in {run.model}" in verdict.reason
     assert settled(FAILED, archives) == FAILED
-    stopped = Verdict("Stopped", "Stopped", 130)
+    stopped = RunEnd("Stopped", "Stopped", 130)
     assert settled(stopped, archives) == stopped
 
 

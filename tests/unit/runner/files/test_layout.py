@@ -10,7 +10,7 @@ import pytest
 
 from trainshed.base.errors import ProgramError, TrainshedError
 from trainshed.runner.files import code, layout
-from trainshed.runner.job.job import Channel, Job
+from trainshed.runner.job.job import ChannelSpec, Job
 
 
 def made(job: Job, *, in_containers: bool, now: float) -> layout.Run:
@@ -36,7 +36,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def job(source: Path, **fields: object) -> Job:
-    channels = (Channel("one", str(source.parent / "data/a.csv")), Channel("train", str(source.parent / "data")))
+    channels = (ChannelSpec("one", str(source.parent / "data/a.csv")), ChannelSpec("train", str(source.parent / "data")))
     given = {"name": "digits", "program": "train.py", "source_dir": str(source), "channels": channels, **fields}
     return Job(**given)  # type: ignore[arg-type]
 

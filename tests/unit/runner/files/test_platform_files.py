@@ -12,7 +12,7 @@ from support.properties import given, st
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value, to_argv
 from trainshed.runner.files.platform_files import config_files, to_json
 from trainshed.runner.job.encode import encode
-from trainshed.runner.job.job import Channel, Distribution, Job
+from trainshed.runner.job.job import ChannelSpec, DistributionSpec, Job
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = Job(
@@ -31,9 +31,9 @@ JOB = Job(
         "layers": [SpelledFloat("1.10"), "x", {"k": SpelledFloat("2.50")}],
         "umlaut": "é",
     },
-    channels=(Channel("test", "/data/test", "FastFile", "text/csv"), Channel("train", "/data/train")),
+    channels=(ChannelSpec("test", "/data/test", "FastFile", "text/csv"), ChannelSpec("train", "/data/train")),
     instances=2,
-    distribution=Distribution("torchrun", 4, "torchrun", 2),
+    distribution=DistributionSpec("torchrun", 4, "torchrun", 2),
     metric_definitions=(("loss", "loss=([0-9.]+)"),),
     checkpoints="/project/checkpoints",
     argv="json",
@@ -74,23 +74,23 @@ def test_what_the_job_says_of_reserved_names_wins() -> None:
     ("distribution", "expected"),
     [
         (
-            Distribution("pipeline", parameters={"partitions": 2}),
+            DistributionSpec("pipeline", parameters={"partitions": 2}),
             {"trainshed_distribution": '"pipeline"', "trainshed_pipeline": '{"partitions": 2}'},
         ),
         (
-            Distribution("pipeline", parameters={"partitions": 2}, for_amazons_library=True),
+            DistributionSpec("pipeline", parameters={"partitions": 2}, for_amazons_library=True),
             {"trainshed_distribution": '"pipeline"', "mp_parameters": '{"partitions": 2}'},
         ),
         (
-            Distribution("pipeline", parameters={"partitions": 2}, for_amazons_library=True, mpi=True, mpi_options="-v"),
+            DistributionSpec("pipeline", parameters={"partitions": 2}, for_amazons_library=True, mpi=True, mpi_options="-v"),
             {"sagemaker_mpi_enabled": "true", "sagemaker_mpi_custom_mpi_options": '"-v"',
              "mp_parameters": '{"partitions": 2}'},
         ),
-        (Distribution("torchrun", for_amazons_library=True), {"sagemaker_distributed_dataparallel_enabled": "true"}),
+        (DistributionSpec("torchrun", for_amazons_library=True), {"sagemaker_distributed_dataparallel_enabled": "true"}),
     ],
 )  # fmt: skip
 def test_a_pipelines_parameters_reach_train_as_the_job_asked_for_them(
-    distribution: Distribution, expected: dict[str, str]
+    distribution: DistributionSpec, expected: dict[str, str]
 ) -> None:
     made = config_files(Job(name="x", distribution=distribution), "x-1", "algo-1", "/opt/ml", "eth0")["hyperparameters.json"]
     assert {

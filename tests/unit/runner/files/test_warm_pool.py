@@ -11,10 +11,10 @@ import pytest
 from trainshed.runner.files import warm_pool as pool
 from trainshed.runner.files.layout import plan
 from trainshed.runner.files.run import Run
-from trainshed.runner.files.warm_pool import Pool, Shape, Standing
+from trainshed.runner.files.warm_pool import Pool, Standing, WarmPoolKey
 from trainshed.runner.job.job import Job
 
-SHAPE = Shape("unix:///docker.sock", "sha256:1", "")
+SHAPE = WarmPoolKey("unix:///docker.sock", "sha256:1", "")
 
 
 @pytest.fixture

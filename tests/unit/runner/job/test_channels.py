@@ -17,7 +17,7 @@ import pytest
 from support.runner_project import Project
 from trainshed.runner.files import layout, pipes, staging
 from trainshed.runner.files.run import Run
-from trainshed.runner.job.job import Channel, Job
+from trainshed.runner.job.job import ChannelSpec, Job
 
 SHOW = """\
 import json, os
@@ -72,7 +72,7 @@ def test_shards_are_disjoint_and_together_everything(files: Project) -> None:
 
 
 def test_containers_get_files_instead_of_links_that_lead_out_of_what_they_see(files: Project) -> None:
-    channel = Channel("train", f"{files.folder}/data/*.csv", files=(f"{files.folder}/data/0.csv",))
+    channel = ChannelSpec("train", f"{files.folder}/data/*.csv", files=(f"{files.folder}/data/0.csv",))
     job = Job(name="x", image="i", channels=(channel,), output=f"{files.folder}/out")
     run = layout.claim(layout.plan(job, in_containers=True, now=0))
     staging.stage(run, {}, print)
@@ -92,7 +92,7 @@ def test_each_epoch_comes_through_a_pipe_of_its_own(files: Project) -> None:
     assert not list(files.run.glob("algo-1/input/data/*"))
 
 
-def fed(tmp_path: Path, channel: Channel) -> tuple[Run, pipes.Feeders]:
+def fed(tmp_path: Path, channel: ChannelSpec) -> tuple[Run, pipes.Feeders]:
     job = Job(name="x", channels=(channel,), output=str(tmp_path / "run"))
     run = layout.claim(layout.plan(job, in_containers=False, now=0))
     layout.place(run, interface="lo")
@@ -107,7 +107,7 @@ def epoch(run: Run, number: int) -> bytes:
 def test_the_next_pipe_is_there_before_the_last_one_goes(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a").write_bytes(random.Random(0).randbytes(3_000_000))
-    run, feeders = fed(tmp_path, Channel("train", str(tmp_path / "data"), "Pipe"))
+    run, feeders = fed(tmp_path, ChannelSpec("train", str(tmp_path / "data"), "Pipe"))
     try:
         for number in range(4):
             path = f"{run.hosts[0].folder}/input/data/train_{number}"
@@ -126,7 +126,7 @@ def test_files_are_shuffled_anew_in_each_epoch_and_alike_in_each_run(tmp_path: P
     (tmp_path / "data").mkdir()
     for number in range(9):
         (tmp_path / f"data/{number}").write_text(str(number))
-    channel = Channel("train", str(tmp_path / "data"), "Pipe", shuffle_seed=7)
+    channel = ChannelSpec("train", str(tmp_path / "data"), "Pipe", shuffle_seed=7)
     files = [str(tmp_path / f"data/{number}") for number in range(9)]
     epochs = [b"".join(pipes.content(files, channel, number, {})) for number in range(3)]
     assert len(set(epochs)) == 3
@@ -138,7 +138,7 @@ def test_records_are_framed_and_compressed_files_unpacked(tmp_path: Path) -> Non
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a.gz").write_bytes(gzip.compress(b"hello"))
     (tmp_path / "data/b.gz").write_bytes(gzip.compress(b""))
-    channel = Channel("train", str(tmp_path / "data"), "Pipe", compression="Gzip", record_wrapper="RecordIO")
+    channel = ChannelSpec("train", str(tmp_path / "data"), "Pipe", compression="Gzip", record_wrapper="RecordIO")
     run, feeders = fed(tmp_path, channel)
     try:
         data = epoch(run, 0)
@@ -216,7 +216,7 @@ def test_a_file_that_grows_is_fed_as_far_as_it_was(tmp_path: Path, monkeypatch: 
     (tmp_path / "log").write_text("12345678")
     monkeypatch.setattr(pipes, "BLOCK", 4)
     blocks = []
-    for block in pipes.content([str(tmp_path / "log")], Channel("train", "", "Pipe"), 0, {}):
+    for block in pipes.content([str(tmp_path / "log")], ChannelSpec("train", "", "Pipe"), 0, {}):
         blocks.append(block)
         with open(tmp_path / "log", "a") as file:
             file.write("more")
@@ -240,7 +240,7 @@ def ends(run: Any, feeders: Any) -> bool:
 def test_data_that_is_not_there_any_more_is_named_and_ends_the_job(tmp_path: Path, becomes: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a").write_text("1")
-    run, feeders = fed(tmp_path, Channel("train", str(tmp_path / "data"), "Pipe"))
+    run, feeders = fed(tmp_path, ChannelSpec("train", str(tmp_path / "data"), "Pipe"))
     try:
         (tmp_path / "data/a").unlink()
         {"gone": lambda _: None, "pipe": os.mkfifo, "folder": os.mkdir}[becomes](tmp_path / "data/a")
@@ -256,7 +256,7 @@ def test_a_record_that_does_not_fit_into_memory_is_said(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(pipes, "frames", full)
     (tmp_path / "data").write_text("1")
-    run, feeders = fed(tmp_path, Channel("train", str(tmp_path / "data"), "Pipe", record_wrapper="RecordIO"))
+    run, feeders = fed(tmp_path, ChannelSpec("train", str(tmp_path / "data"), "Pipe", record_wrapper="RecordIO"))
     try:
         assert not ends(run, feeders)
     finally:

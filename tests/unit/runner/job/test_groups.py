@@ -10,11 +10,11 @@ import pytest
 
 from support.command_line import job_of
 from trainshed.base.errors import JobError
-from trainshed.places.container_command import Machine, create, mounts
+from trainshed.places.container_command import CommandFacts, create, mounts
 from trainshed.places.container_engine import Engine
 from trainshed.runner.files import layout
 from trainshed.runner.files.platform_files import config_files, resource_config
-from trainshed.runner.job.job import ALL_GPUS, InstanceGroup, Job, Resources
+from trainshed.runner.job.job import ALL_GPUS, InstanceGroupSpec, Job, Resources
 from trainshed.runner.job.write import job_file
 
 GROUPS = """\
@@ -58,8 +58,8 @@ def test_each_group_has_hosts_of_its_own(folder: Path) -> None:
     made = job(GROUPS)
     cpus, gpus = made.instance_groups
 
-    assert cpus == InstanceGroup("cpus", 2, "ml.c5.18xlarge", Resources(cpus=4.0, memory=8 << 30, gpus=0))
-    assert gpus == InstanceGroup("gpus", 1, "ml.p4d.24xlarge", Resources(gpus=ALL_GPUS))
+    assert cpus == InstanceGroupSpec("cpus", 2, "ml.c5.18xlarge", Resources(cpus=4.0, memory=8 << 30, gpus=0))
+    assert gpus == InstanceGroupSpec("gpus", 1, "ml.p4d.24xlarge", Resources(gpus=ALL_GPUS))
     assert (made.instances, made.hosts) == (3, ("algo-1", "algo-2", "algo-3"))
     assert [made.group_hosts(name) for name in ("cpus", "gpus", "x")] == [("algo-1", "algo-2"), ("algo-3",), ()]
     assert made.resources_of(gpus) == Resources(memory=2 << 30, gpus=ALL_GPUS)
@@ -89,7 +89,7 @@ def test_hosts_are_told_as_the_platform_tells_them(folder: Path) -> None:
 def test_containers_have_the_limits_and_the_data_of_their_group(folder: Path) -> None:
     run = layout.plan(job(GROUPS), in_containers=True, now=0)
     engine = Engine(("docker",), gpus=True)
-    machine = Machine(engine, uid=0, gid=0, user="root", memory=64 << 30, devices=("0", "1"))
+    machine = CommandFacts(engine, uid=0, gid=0, user="root", memory=64 << 30, devices=("0", "1"))
     limits = []
     for index in range(3):
         given = create(run, index, machine)[0]
@@ -186,7 +186,10 @@ def test_a_requests_groups_and_the_groups_of_its_channels_arrive(folder: Path) -
             ]
         )
     )
-    assert made.instance_groups == (InstanceGroup("cpus", 1, "ml.c5.xlarge"), InstanceGroup("gpus", 2, "ml.g5.xlarge"))
+    assert made.instance_groups == (
+        InstanceGroupSpec("cpus", 1, "ml.c5.xlarge"),
+        InstanceGroupSpec("gpus", 2, "ml.g5.xlarge"),
+    )
     assert {one.name: one.instance_groups for one in made.channels} == {"raw": ("cpus",), "all": ()}
 
 

@@ -17,10 +17,10 @@ from trainshed.base.errors import JobError
 from trainshed.cli import main
 from trainshed.runner.acting import acting
 from trainshed.runner.job import places
-from trainshed.runner.job.job import Channel, Distribution, InstanceGroup, Job
+from trainshed.runner.job.job import ChannelSpec, DistributionSpec, InstanceGroupSpec, Job
 from trainshed.runner.state.stored import Stored
 
-PIPED = Job("job", channels=(Channel("train", "/data", input_mode="Pipe"),))
+PIPED = Job("job", channels=(ChannelSpec("train", "/data", input_mode="Pipe"),))
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_pipe_mode_is_refused_in_the_same_words_by_every_place(place: places.Pla
 
 
 def test_what_a_place_cannot_is_refused_all_at_once() -> None:
-    groups = (InstanceGroup("a"), InstanceGroup("b"))
-    job = Job("job", instances=2, instance_groups=groups, network_isolation=True, distribution=Distribution("mpi"))
+    groups = (InstanceGroupSpec("a"), InstanceGroupSpec("b"))
+    job = Job("job", instances=2, instance_groups=groups, network_isolation=True, distribution=DistributionSpec("mpi"))
     nothing = places.Place("x", where="at X", can=places.Can(mpi=False, groups=False, isolation=False))
 
     assert {one.field for one in places.refused(nothing, job)} == {"instance_groups", "network_isolation", "distribution"}
@@ -91,7 +91,7 @@ def test_what_a_place_cannot_is_refused_all_at_once() -> None:
 
 
 def test_channels_that_a_job_writes_to_are_refused_where_it_has_copies() -> None:
-    job = Job("job", channels=(Channel("train", "/data", access="rw"),))
+    job = Job("job", channels=(ChannelSpec("train", "/data", access="rw"),))
 
     (problem,) = places.refused(places.SSH, job)
     assert (problem.field, problem.message) == ("channels.train.access", "rw does not work over ssh")

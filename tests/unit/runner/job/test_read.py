@@ -10,7 +10,7 @@ import pytest
 from support.command_line import job_of
 from trainshed.base.errors import JobError
 from trainshed.runner.files.platform_files import hyperparameters
-from trainshed.runner.job.job import ALL_GPUS, Channel, Distribution, Job, Resources
+from trainshed.runner.job.job import ALL_GPUS, ChannelSpec, DistributionSpec, Job, Resources
 
 FULL = """\
 name: digits
@@ -64,11 +64,11 @@ def test_every_field_of_a_job_file_arrives(folder: Path) -> None:
         source_dir=f"{folder}/src",
         hyperparameters={"lr": 1.1, "warmup": 1e5, "layers": [64, 32], "name": "base"},
         channels=(
-            Channel("test", f"{folder}/data/test", "FastFile", "text/csv"),
-            Channel("train", f"{folder}/data/train"),
+            ChannelSpec("test", f"{folder}/data/test", "FastFile", "text/csv"),
+            ChannelSpec("train", f"{folder}/data/train"),
         ),
         instances=3,
-        distribution=Distribution("torchrun", 2, "torchrun", 4, reduce="bf16"),
+        distribution=DistributionSpec("torchrun", 2, "torchrun", 4, reduce="bf16"),
         environment={"DEBUG": "on", "COUNT": "1", "EMPTY": ""},
         output=f"{folder}/results",
         max_runtime_seconds=3600,
@@ -93,9 +93,9 @@ def test_flags_win_over_the_file_and_their_paths_are_those_of_the_working_direct
     made = job(folder, FULL, *flags, "--env", "DEBUG=off", "--shm-size", "1g")
     assert str(made.hyperparameters["lr"]) == "0.5"
     assert made.hyperparameters["name"] == "base"
-    assert made.channels[0] == Channel("test", f"{folder.parent}/elsewhere/mine", "FastFile", "text/csv")
+    assert made.channels[0] == ChannelSpec("test", f"{folder.parent}/elsewhere/mine", "FastFile", "text/csv")
     assert (made.instances, made.grace_seconds) == (2, 5)
-    assert made.distribution == Distribution("torchrun", 8, "torchrun", 4, reduce="bf16")
+    assert made.distribution == DistributionSpec("torchrun", 8, "torchrun", 4, reduce="bf16")
     assert made.environment["DEBUG"] == "off"
     assert made.resources.shm_size == 1 << 30
     assert made.resources.memory == 8 << 30
@@ -103,7 +103,7 @@ def test_flags_win_over_the_file_and_their_paths_are_those_of_the_working_direct
 
 def test_a_file_of_accelerates_makes_a_torchrun_job_and_fits_no_other(folder: Path) -> None:
     made = job(folder, "program: src/train.py\ndistribution: {accelerate: conf/a.yaml}\n")
-    assert made.distribution == Distribution("torchrun", accelerate="conf/a.yaml")
+    assert made.distribution == DistributionSpec("torchrun", accelerate="conf/a.yaml")
 
     text = "program: src/train.py\ndistribution: {kind: mpi, accelerate: conf/a.yaml}\n"
     with pytest.raises(JobError, match="is for the distribution 'torchrun'"):
@@ -122,13 +122,13 @@ def test_a_flag_changes_one_thing_about_checkpoints(folder: Path) -> None:
 def test_parallel_is_the_word_for_what_was_called_pipeline(folder: Path) -> None:
     text = "program: src/train.py\ndistribution: {kind: parallel, parameters: {microbatches: 4}}\n"
 
-    assert job(folder, text).distribution == Distribution("pipeline", parameters={"microbatches": 4})
+    assert job(folder, text).distribution == DistributionSpec("pipeline", parameters={"microbatches": 4})
     assert job(folder, "program: src/train.py\n", "--distribution", "parallel").distribution.kind == "pipeline"
 
 
 def test_a_flag_gives_a_plain_distribution_its_details(folder: Path) -> None:
     made = job(folder, "program: src/train.py\ndistribution: torchrun\n", "--processes-per-host", "2")
-    assert made.distribution == Distribution("torchrun", 2)
+    assert made.distribution == DistributionSpec("torchrun", 2)
 
 
 def test_restarts_bring_the_engine_that_can_restart(folder: Path) -> None:
@@ -162,7 +162,7 @@ def test_ranks_that_start_warm_are_not_the_agents(folder: Path, said: str, engin
 
 def test_a_pipeline_takes_its_parameters_from_the_job_file(folder: Path) -> None:
     text = "program: src/train.py\ndistribution: {kind: pipeline, parameters: {partitions: 2, microbatches: 4}}\n"
-    assert job(folder, text).distribution == Distribution("pipeline", parameters={"partitions": 2, "microbatches": 4})
+    assert job(folder, text).distribution == DistributionSpec("pipeline", parameters={"partitions": 2, "microbatches": 4})
 
 
 def test_sagemakers_form_of_a_model_parallel_distribution_is_understood(folder: Path) -> None:
@@ -172,7 +172,7 @@ distribution:
   smdistributed: {modelparallel: {enabled: true, parameters: {partitions: 2, microbatches: 4, ddp: true}}}
   mpi: {enabled: true, processes_per_host: 8, custom_mpi_options: -verbose}
 """
-    assert job(folder, text).distribution == Distribution(
+    assert job(folder, text).distribution == DistributionSpec(
         "pipeline",
         8,
         parameters={"partitions": 2, "microbatches": 4, "ddp": True},
@@ -185,7 +185,7 @@ distribution:
 
 def test_sagemakers_form_of_a_data_parallel_distribution_is_understood(folder: Path) -> None:
     text = "program: src/train.py\ndistribution: {smdistributed: {dataparallel: {enabled: true, custom_mpi_options: -v}}}\n"
-    assert job(folder, text).distribution == Distribution("torchrun", for_amazons_library=True)
+    assert job(folder, text).distribution == DistributionSpec("torchrun", for_amazons_library=True)
     assert job(folder, text.replace("true", "false")).distribution.kind == "script"
     both = "{dataparallel: {enabled: true}, modelparallel: {enabled: true}}"
     with pytest.raises(JobError, match="cannot be used beside modelparallel"):

@@ -11,7 +11,7 @@ import pytest
 from trainshed.base.errors import JobError
 from trainshed.runner import make_job
 from trainshed.runner.files import layout
-from trainshed.runner.files.ending import Verdict
+from trainshed.runner.files.ending import RunEnd
 from trainshed.runner.files.metrics import Metrics
 from trainshed.runner.job.job import Job, Notify
 from trainshed.runner.job.write import job_file
@@ -49,7 +49,7 @@ def test_a_run_is_told_from_its_start_to_its_end(
     metrics = Metrics()
     metrics.scan(b"metric loss=0.25\n")
     reason = "ValueError: tigerpass1 is wrong\nTraceback"
-    status.ended(Verdict("Failed", "Failed", 1, "algo-1", reason), None, metrics, "")
+    status.ended(RunEnd("Failed", "Failed", 1, "algo-1", reason), None, metrics, "")
 
     assert [one["notice"]["event"] for one in sent] == ["start", "interruption", "rule", "failure"]
     assert [len(one["ways"]) for one in sent] == [1, 1, 1, 2]

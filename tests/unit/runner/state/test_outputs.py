@@ -9,7 +9,7 @@ from support.offenders import no_offenders
 from support.paths import TOOLKIT
 from support.run_folders import lay_run
 from trainshed.metrics.points import Point, line_of
-from trainshed.metrics.reading import Reader, Summary
+from trainshed.metrics.reading import MetricsReader, Summary
 from trainshed.runner.state.outputs import as_final_metrics, last_values, metrics_in, metrics_of
 
 PACKAGE = TOOLKIT / "trainshed"
@@ -27,7 +27,7 @@ def test_files_count_before_what_the_log_says_and_earlier_attempts_count(tmp_pat
     assert found == {
         "early": Summary(1, 3.0, 3.0, 3.0, 3.0), "loss": Summary(2, 2.0, 1.0, 1.0, 2.0), "log": known["log"],
     }  # fmt: skip
-    assert metrics_of(str(run), known, Reader()) == found
+    assert metrics_of(str(run), known, MetricsReader()) == found
 
 
 def test_a_status_that_anybody_wrote_tells_what_is_in_shape(tmp_path: Path) -> None:

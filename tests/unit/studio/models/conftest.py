@@ -11,7 +11,7 @@ from support.own_s3 import BUCKET, own_s3
 from trainshed.studio.models.contents import files_in
 from trainshed.studio.models.storage import storage_at
 from trainshed.studio.models.store import ModelStore
-from trainshed.studio.models.version import Facts, Version
+from trainshed.studio.models.version import Version, VersionMetadata
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +52,7 @@ class Maker:
     def add(self, store: ModelStore, model: str, text: str, **facts: object) -> Version:
         """A version whose weights are a text."""
         files = self.files(weights=text, config__model="x")
-        return store.add(model, files, Facts(**facts)).version  # type: ignore[arg-type]
+        return store.add(model, files, VersionMetadata(**facts)).version  # type: ignore[arg-type]
 
 
 @pytest.fixture

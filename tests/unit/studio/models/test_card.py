@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from trainshed.studio.models.card import card
-from trainshed.studio.models.version import Facts, File, Version
+from trainshed.studio.models.version import File, Version, VersionMetadata
 
 RUN = {
     "name": "digits-1",
@@ -18,7 +18,7 @@ RUN = {
 
 
 def version(**facts: object) -> Version:
-    return Version("digits", 3, 0.0, "x", (File("a|b", 3, "0" * 64),), Facts(**facts))  # type: ignore[arg-type]
+    return Version("digits", 3, 0.0, "x", (File("a|b", 3, "0" * 64),), VersionMetadata(**facts))  # type: ignore[arg-type]
 
 
 def test_a_card_has_a_head_that_the_hub_reads_and_all_sections() -> None:

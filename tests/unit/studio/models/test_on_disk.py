@@ -17,7 +17,7 @@ from trainshed.contract.model_reference import reference_of
 from trainshed.studio.models.contents import files_in
 from trainshed.studio.models.storage import default_folder, storage_at
 from trainshed.studio.models.store import ModelStore
-from trainshed.studio.models.version import Facts
+from trainshed.studio.models.version import VersionMetadata
 
 from .conftest import Maker
 
@@ -33,7 +33,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, maker: Maker) -> None
         store = store_in(disk)
         first = maker.add(store, "digits", "one")
         with pytest.raises(TrainshedError, match=r"cannot write in the model store .*: No space left") as caught:
-            store.add("digits", maker.files(weights="x" * (4 << 20)), Facts())
+            store.add("digits", maker.files(weights="x" * (4 << 20)), VersionMetadata())
 
         assert "nothing was added" in caught.value.hint
         assert store.versions("digits") == ([first], {}) and store.verify(first) == []
@@ -101,10 +101,10 @@ def test_a_writer_that_is_killed_leaves_no_half_version(tmp_path: Path, maker: M
         "from trainshed.studio.models import on_disk\n"
         "from trainshed.studio.models.contents import files_in\n"
         "from trainshed.studio.models.store import ModelStore\n"
-        "from trainshed.studio.models.version import Facts\n"
+        "from trainshed.studio.models.version import VersionMetadata\n"
         "storage = on_disk.OnDisk(sys.argv[1]); put = storage.put\n"
         "storage.put = lambda path, key: put(path, key) if path.endswith('a') else os.kill(os.getpid(), 9)\n"
-        "ModelStore(storage).add('digits', files_in(sys.argv[2]), Facts())\n"
+        "ModelStore(storage).add('digits', files_in(sys.argv[2]), VersionMetadata())\n"
     )
     place = tmp_path / "store"
     done = subprocess.run(
@@ -114,7 +114,7 @@ def test_a_writer_that_is_killed_leaves_no_half_version(tmp_path: Path, maker: M
 
     assert done.returncode == -9 and len(store.storage.names("digits/files")) == 1
     assert store.models() == [] and store.versions("digits") == ([], {})
-    assert store.add("digits", files_in(str(source)), Facts()).version.number == 1
+    assert store.add("digits", files_in(str(source)), VersionMetadata()).version.number == 1
 
 
 def test_a_large_file_takes_no_memory(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_large_file_takes_no_memory(tmp_path: Path) -> None:
         file.truncate(64 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     store = store_in(tmp_path / "store")
-    version = store.add("digits", [("large", str(large))], Facts()).version
+    version = store.add("digits", [("large", str(large))], VersionMetadata()).version
     store.get(version, str(tmp_path / "out"))
 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 24 << 10  # KiB

@@ -8,10 +8,10 @@ import pytest
 
 from trainshed.base.errors import TrainshedError
 from trainshed.runner.control.resolve_models import with_pinned_models
-from trainshed.runner.job.job import Channel, Job
+from trainshed.runner.job.job import ChannelSpec, Job
 from trainshed.studio.models.storage import storage_at
 from trainshed.studio.models.store import ModelStore
-from trainshed.studio.models.version import Facts
+from trainshed.studio.models.version import VersionMetadata
 
 
 @pytest.fixture
@@ -20,14 +20,14 @@ def environ(tmp_path: Path) -> dict[str, str]:
     store = ModelStore(storage_at(str(tmp_path / "store"), {}))
     for text in ("one", "two"):
         (tmp_path / "weights").write_text(text)
-        version = store.add("digits", [("weights", str(tmp_path / "weights"))], Facts()).version
+        version = store.add("digits", [("weights", str(tmp_path / "weights"))], VersionMetadata()).version
         if text == "one":
             store.set_stage(version, "champion")
     return {"TRAINSHED_MODEL_STORE": str(tmp_path / "store")}
 
 
 def job(*paths: str) -> Job:
-    return Job("train", channels=tuple(Channel(f"c{number}", path) for number, path in enumerate(paths)))
+    return Job("train", channels=tuple(ChannelSpec(f"c{number}", path) for number, path in enumerate(paths)))
 
 
 def test_stages_and_the_newest_version_become_numbers_and_it_is_said(environ: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ from trainshed.contract.model_reference import reference_of
 from trainshed.studio.models.card import card
 from trainshed.studio.models.on_disk import OnDisk
 from trainshed.studio.models.store import ModelStore, NoModelError
-from trainshed.studio.models.version import Facts, Version
+from trainshed.studio.models.version import Version, VersionMetadata
 
 from .conftest import Maker
 
@@ -42,12 +42,12 @@ def test_a_version_comes_back_as_it_was_added(store: ModelStore, maker: Maker, t
     assert (tmp_path / "out/weights").read_text() == "one" and (tmp_path / "out/config/model").read_text() == "x"
     assert (tmp_path / "out/README.md").read_text() == "card"
     assert store.models() == ["digits"] and store.find(reference_of("digits:1")) == version
-    assert version.facts == Facts({"loss": 0.5}, licence="mit")
+    assert version.facts == VersionMetadata({"loss": 0.5}, licence="mit")
     assert store.verify(version) == []
 
 
 def test_a_readme_of_the_model_stays(store: ModelStore, maker: Maker, tmp_path: Path) -> None:
-    version = store.add("digits", maker.files(**{"README.md": "its own"}), Facts()).version
+    version = store.add("digits", maker.files(**{"README.md": "its own"}), VersionMetadata()).version
     store.get(version, str(tmp_path / "out"), {"README.md": "card"})
 
     assert (tmp_path / "out/README.md").read_text() == "its own"
@@ -56,7 +56,7 @@ def test_a_readme_of_the_model_stays(store: ModelStore, maker: Maker, tmp_path: 
 def test_the_same_content_is_the_same_version_and_leaves_nothing(store: ModelStore, maker: Maker) -> None:
     first = maker.add(store, "digits", "one")
     maker.add(store, "digits", "two")
-    again = store.add("digits", maker.files(weights="one", config__model="x"), Facts({"other": 1.0}))
+    again = store.add("digits", maker.files(weights="one", config__model="x"), VersionMetadata({"other": 1.0}))
 
     assert (again.version, again.new) == (first, False)
     assert len(store.storage.names("digits/files")) == 2
@@ -181,7 +181,7 @@ def test_two_writers_at_once_get_a_number_each_and_the_same_content_one(store: M
 
     def add(number: int) -> None:
         barrier.wait()
-        version = store.add("digits", files[number], Facts()).version
+        version = store.add("digits", files[number], VersionMetadata()).version
         found.append((version.number, version.content))
 
     threads = [threading.Thread(target=add, args=(number,)) for number in range(len(texts))]
@@ -230,7 +230,7 @@ def test_a_name_that_is_a_path_or_an_option_is_refused(store: ModelStore, maker:
 def test_a_file_whose_name_leads_elsewhere_is_refused(store: ModelStore, maker: Maker, name: str) -> None:
     path = maker.files(weights="x")[0][1]
     with pytest.raises(TrainshedError, match="cannot add"):
-        store.add("digits", [(name, path)], Facts())
+        store.add("digits", [(name, path)], VersionMetadata())
     assert store.storage.names("") == []
 
 
@@ -257,7 +257,7 @@ def test_a_file_that_changes_while_it_is_added_is_not_added(
 
     monkeypatch.setattr(store.storage, "put", slow)
     with pytest.raises(TrainshedError, match="it changed while it was copied"):
-        store.add("digits", files, Facts())
+        store.add("digits", files, VersionMetadata())
     assert store.models() == [] and store.storage.names("digits/files") == []
 
 
@@ -271,7 +271,7 @@ def test_an_unknown_model_suggests_the_nearest(store: ModelStore, maker: Maker) 
 
 def test_of_blocks_one_is_in_memory_at_a_time(store: ModelStore, tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(5 << 20))
-    version = store.add("digits", [("large", str(tmp_path / "large"))], Facts()).version
+    version = store.add("digits", [("large", str(tmp_path / "large"))], VersionMetadata()).version
     blocks: Iterator[bytes] = store.blocks(version, version.files[0])
 
     assert max(len(block) for block in blocks) <= 1 << 20
@@ -281,7 +281,7 @@ def test_of_blocks_one_is_in_memory_at_a_time(store: ModelStore, tmp_path: Path)
 def test_no_secret_is_kept_in_what_is_said_of_a_version(store: ModelStore, maker: Maker, tmp_path: Path) -> None:
     said = "from https://me:hunter2@host/data with Authorization: Bearer abc123def456 and ghp_" + "a1B2" * 9
     run = {"hyperparameters": {"url": said, "epochs": 3}, "code": {"digest": "0123456789abcdef" * 4}}
-    version = store.add("digits", maker.files(weights="x"), Facts({}, run, licence=said, note=said)).version
+    version = store.add("digits", maker.files(weights="x"), VersionMetadata({}, run, licence=said, note=said)).version
     store.set_tag(version, "from", said)
     store.set_tag(version, "api_key", "plain")
     shown = [json.dumps(version.plain()), store.note(version), str(store.tags(version))]

@@ -9,7 +9,7 @@ import pytest
 from trainshed.studio.batches.folder import FAILED, IN_PROGRESS
 from trainshed.studio.steps.conductor import Conductor
 from trainshed.studio.steps.steps_folder import SKIPPED, StepsFolder, StepState
-from trainshed.studio.steps.steps_plan import RUN, Pipeline, Step
+from trainshed.studio.steps.steps_plan import RUN, PipelineDefinition, Step
 
 
 @pytest.mark.parametrize("how", [FAILED, SKIPPED])
@@ -20,7 +20,7 @@ def test_a_run_of_an_earlier_command_is_left_to_the_next_one(tmp_path: Path, how
     before = StepState("train", "key", 3, IN_PROGRESS, began=1.0)
     folder.save(before)
     said: list[str] = []
-    pipeline = Pipeline("p", "/p.yaml", (Step("train", RUN, "p.yaml:1"),), {})
+    pipeline = PipelineDefinition("p", "/p.yaml", (Step("train", RUN, "p.yaml:1"),), {})
     conductor = Conductor(pipeline, folder, {}, said.append, forced=set(), since=2.0, session=2.0)
     conductor.end("train", how, "its code cannot be read")
     folder.release()

@@ -8,7 +8,7 @@ import pytest
 
 from trainshed.base.errors import JobError
 from trainshed.studio.steps.steps_file import read_pipeline
-from trainshed.studio.steps.steps_plan import Pipeline
+from trainshed.studio.steps.steps_plan import PipelineDefinition
 
 GOOD = """\
 params:
@@ -51,7 +51,7 @@ steps:
 """
 
 
-def read(folder: Path, text: str, **given: str) -> Pipeline:
+def read(folder: Path, text: str, **given: str) -> PipelineDefinition:
     (folder / "train.py").touch()
     (folder / "job.yaml").write_text("program: train.py\n")
     (folder / "pipeline.yaml").write_text(text)

@@ -10,7 +10,7 @@ import pytest
 
 from support.obstacles import small_disk, without_rights
 from trainshed.base.errors import TrainshedError
-from trainshed.runner.job.job import Channel, Job, Resources
+from trainshed.runner.job.job import ChannelSpec, Job, Resources
 from trainshed.studio.batches import folder as batch_folder
 from trainshed.studio.batches.folder import COMPLETED, FAILED
 from trainshed.studio.steps.drawing import Box, picture, table
@@ -87,22 +87,22 @@ def test_the_hash_of_a_step_is_of_what_its_result_depends_on(folder: StepsFolder
     data = tmp_path / "data"
     data.mkdir()
     (data / "a").write_text("one")
-    job = Job("train", "train.py", hyperparameters={"lr": 1}, channels=(Channel("train", str(data)),))
+    job = Job("train", "train.py", hyperparameters={"lr": 1}, channels=(ChannelSpec("train", str(data)),))
     key = key_of(job, "code", folder)
     same = replace(job, output="/elsewhere", full_name="x", tags={"a": "b"}, retries=3, resources=Resources(cpus=2))
     assert key[0] and not key[1] and key_of(same, "code", folder) == key
 
     moved = data.rename(tmp_path / "moved")
-    assert key_of(replace(job, channels=(Channel("train", str(moved)),)), "code", folder) == key
+    assert key_of(replace(job, channels=(ChannelSpec("train", str(moved)),)), "code", folder) == key
     others = {
-        key_of(replace(job, channels=(Channel("other", str(moved)),)), "code", folder),
-        key_of(replace(job, channels=(Channel("train", "model://digits:3"),)), "code", folder),
+        key_of(replace(job, channels=(ChannelSpec("other", str(moved)),)), "code", folder),
+        key_of(replace(job, channels=(ChannelSpec("train", "model://digits:3"),)), "code", folder),
         key_of(replace(job, channels=(), hyperparameters={"lr": 2}), "code", folder),
         key_of(replace(job, channels=(), environment={"A": "b"}), "code", folder),
         key_of(replace(job, channels=()), "other code", folder),
     }
     (moved / "a").write_text("two")
-    others.add(key_of(replace(job, channels=(Channel("train", str(moved)),)), "code", folder))
+    others.add(key_of(replace(job, channels=(ChannelSpec("train", str(moved)),)), "code", folder))
     assert len(others) == 6 and key not in others
 
 
@@ -111,7 +111,7 @@ def test_data_that_cannot_be_read_is_never_taken_as_the_same(folder: StepsFolder
     (tmp_path / "data/a").write_text("one")
     (tmp_path / "data/a").chmod(0)
     with without_rights():
-        key, why = key_of(Job("train", channels=(Channel("train", str(tmp_path / "data")),)), "code", folder)
+        key, why = key_of(Job("train", channels=(ChannelSpec("train", str(tmp_path / "data")),)), "code", folder)
 
     assert key == "" and "the channel train cannot be read" in why
 

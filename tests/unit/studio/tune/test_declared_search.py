@@ -8,7 +8,7 @@ import pytest
 
 from trainshed.base.errors import JobError
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, LINEAR, LOG, Parameter
-from trainshed.studio.tune.tuning import Tuning
+from trainshed.studio.tune.tuning import TuningJob
 from trainshed.studio.tune.tuning_file import read_tuning
 
 DECLARED = """
@@ -23,7 +23,7 @@ ROUNDS = Parameter("rounds", INTEGER, 10, 1000, LOG)
 RATE = Parameter("learning_rate", CONTINUOUS, 0.0, 0.5, LINEAR)
 
 
-def read(tmp_path: Path, search: str, declared: str = DECLARED, job: str = "program: boost.py") -> Tuning:
+def read(tmp_path: Path, search: str, declared: str = DECLARED, job: str = "program: boost.py") -> TuningJob:
     (tmp_path / "boost.py").write_text("")
     if declared:
         (tmp_path / "boost.algorithm.yaml").write_text(declared)

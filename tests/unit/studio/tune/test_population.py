@@ -13,7 +13,7 @@ from trainshed.studio.batches.folder import COMPLETED, FAILED
 from trainshed.studio.tune.population import Member, checkpoints_of, forget_before, inherit, is_waiting, member
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, LOG, REVERSE_LOG, Parameter, fits
 from trainshed.studio.tune.trial import Trial
-from trainshed.studio.tune.tuning import MAXIMIZE, POPULATION, Objective, Strategy, Tuning
+from trainshed.studio.tune.tuning import MAXIMIZE, POPULATION, Objective, Strategy, TuningJob
 from trainshed.studio.tune.tuning_folder import TuningFolder
 
 SPACE = (
@@ -23,13 +23,13 @@ SPACE = (
     Parameter("kind", CATEGORICAL, categories=(("a", True), ("b", True))),
     Parameter("drop", CONTINUOUS, 0.0, 0.5, step="0.05", when=(("kind", ("b",)),)),
 )
-TUNING = Tuning(
+TUNING = TuningJob(
     "t", Job("t"), SPACE, Objective("loss"),
     Strategy(POPULATION, size=8, generations=4, length="epochs", interval=2),
 )  # fmt: skip
 
 
-def generation(tuning: Tuning, before: list[Trial], losses: list[float | None]) -> list[Trial]:
+def generation(tuning: TuningJob, before: list[Trial], losses: list[float | None]) -> list[Trial]:
     """One more generation whose members end with these objectives; None stands for a failure."""
     made = []
     for loss in losses:

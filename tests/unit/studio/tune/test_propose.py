@@ -12,8 +12,18 @@ from trainshed.studio.batches.folder import COMPLETED, FAILED
 from trainshed.studio.tune.propose import STARTUP, propose
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, LOG, REVERSE_LOG, Parameter, fits, grid
 from trainshed.studio.tune.trial import Trial
-from trainshed.studio.tune.tuning import BAYESIAN, GRID, MAXIMIZE, RANDOM, TRANSFER, Objective, Strategy, Tuning, WarmStart
-from trainshed.studio.tune.warm import Known
+from trainshed.studio.tune.tuning import (
+    BAYESIAN,
+    GRID,
+    MAXIMIZE,
+    RANDOM,
+    TRANSFER,
+    Objective,
+    Strategy,
+    TuningJob,
+    WarmStart,
+)
+from trainshed.studio.tune.warm import EarlierTrial
 
 needs("optuna")
 SPACE = (
@@ -26,8 +36,8 @@ SPACE = (
 SMALL = (Parameter("kind", CATEGORICAL, categories=(("a", True), ("b", True))), Parameter("n", INTEGER, 1, 3, step="1"))
 
 
-def tuning(kind: str, space: tuple[Parameter, ...] = SPACE, seed: int = 0) -> Tuning:
-    return Tuning("t", Job("t"), space, Objective("loss"), Strategy(kind, seed=seed))
+def tuning(kind: str, space: tuple[Parameter, ...] = SPACE, seed: int = 0) -> TuningJob:
+    return TuningJob("t", Job("t"), space, Objective("loss"), Strategy(kind, seed=seed))
 
 
 def told(values: dict[str, str]) -> float:
@@ -35,7 +45,7 @@ def told(values: dict[str, str]) -> float:
     return float(values["rate"]) * 10 - int(values["layers"]) / 1000
 
 
-def played(job: Tuning, count: int, known: tuple[Known, ...] = ()) -> list[Trial]:
+def played(job: TuningJob, count: int, known: tuple[EarlierTrial, ...] = ()) -> list[Trial]:
     trials: list[Trial] = []
     for number in range(1, count + 1):
         values = propose(job, trials, number, known)
@@ -120,7 +130,7 @@ def test_trials_that_run_or_failed_are_no_hindrance() -> None:
 
 
 def test_a_warm_start_from_identical_data_needs_no_start_at_random() -> None:
-    known = tuple(Known(trial.values, told(trial.values)) for trial in played(tuning(RANDOM), 30))
+    known = tuple(EarlierTrial(trial.values, told(trial.values)) for trial in played(tuning(RANDOM), 30))
     first = [propose(tuning(BAYESIAN, seed=seed), [], 1, known) for seed in range(8)]
     rates = sorted(float(values["rate"]) for values in first if values)
 
@@ -129,7 +139,7 @@ def test_a_warm_start_from_identical_data_needs_no_start_at_random() -> None:
 
 def test_a_warm_start_from_elsewhere_tries_the_best_of_each_parent_first() -> None:
     job = replace(tuning(RANDOM), warm=WarmStart(("/one", "/two"), TRANSFER))
-    known = tuple(Known({"kind": "a", "rate": rate, "layers": "1", "drop": "0.0"}, 0.0) for rate in ("0.01", "0.02"))
+    known = tuple(EarlierTrial({"kind": "a", "rate": rate, "layers": "1", "drop": "0.0"}, 0.0) for rate in ("0.01", "0.02"))
 
     assert [trial.values for trial in played(job, 2, known)] == [one.values for one in known]
     assert played(job, 3, known)[2].values not in [one.values for one in known]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from trainshed.places import gpus
-from trainshed.runner.job.job import Distribution, Job, Resources
+from trainshed.runner.job.job import DistributionSpec, Job, Resources
 from trainshed.runner.job.nodes import RawText
 from trainshed.runner.state.stored import Stored
 from trainshed.studio.tune import trial_runs
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, Parameter
 from trainshed.studio.tune.trial import Trial
 from trainshed.studio.tune.trial_runs import ended, environ_of, job_of_trial, job_with
-from trainshed.studio.tune.tuning import Limits, Objective, Tuning
+from trainshed.studio.tune.tuning import Limits, Objective, TuningJob
 from trainshed.studio.tune.tuning_folder import TuningFolder
 
 SPACE = (
@@ -23,8 +23,8 @@ SPACE = (
 FOLDER = TuningFolder("/tunes/t")
 
 
-def tuning(job: Job, parallel: int = 4, raw: bool = False) -> Tuning:
-    return Tuning("t", job, SPACE, Objective("loss"), limits=Limits(max_parallel=parallel), raw=raw)
+def tuning(job: Job, parallel: int = 4, raw: bool = False) -> TuningJob:
+    return TuningJob("t", job, SPACE, Objective("loss"), limits=Limits(max_parallel=parallel), raw=raw)
 
 
 def trial(slot: int = 0, number: int = 7) -> Trial:
@@ -75,7 +75,7 @@ def test_cores_are_shared_and_what_the_job_says_wins(monkeypatch: pytest.MonkeyP
     assert made(Job("t"), parallel=1).environment == {}
     assert made(Job("t"), OMP_NUM_THREADS="9").environment == {}
     assert made(Job("t", environment={"OMP_NUM_THREADS": "9"})).environment == {"OMP_NUM_THREADS": "9"}
-    ranks = made(Job("t", distribution=Distribution("torchrun")))
+    ranks = made(Job("t", distribution=DistributionSpec("torchrun")))
     assert ranks.distribution.processes_per_host == 4 and ranks.environment == {"OMP_NUM_THREADS": "1"}
     assert made(Job("t", image="i", instances=2)).resources.cpus == 2
     assert made(Job("t", image="i", resources=Resources(cpus=3))).resources.cpus == 3

@@ -11,7 +11,7 @@ import pytest
 from trainshed.base.errors import JobError
 from trainshed.runner.job.places import Can, Place
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, LINEAR, LOG, REVERSE_LOG, Parameter
-from trainshed.studio.tune.tuning import ASHA, BEST, GP, GRID, HYPERBAND, IDENTICAL, MAXIMIZE, MEDIAN, MINIMIZE, Tuning
+from trainshed.studio.tune.tuning import ASHA, BEST, GP, GRID, HYPERBAND, IDENTICAL, MAXIMIZE, MEDIAN, MINIMIZE, TuningJob
 from trainshed.studio.tune.tuning_file import read_tuning
 from trainshed.studio.tune.tuning_folder import described, tuning_of
 
@@ -40,7 +40,7 @@ completion: {target: 0.99, not_improving: 10}
 """
 
 
-def read(tmp_path: Path, text: str, name: str = "tune.yaml") -> Tuning:
+def read(tmp_path: Path, text: str, name: str = "tune.yaml") -> TuningJob:
     (tmp_path / "train.py").write_text("")
     (tmp_path / name).write_text(text)
     return read_tuning(str(tmp_path / name), {})

@@ -11,8 +11,8 @@ from trainshed.runner.job.job import Job
 from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
 from trainshed.studio.tune.space import CATEGORICAL, CONTINUOUS, LOG, Parameter
 from trainshed.studio.tune.trial import Trial
-from trainshed.studio.tune.tuner import View
-from trainshed.studio.tune.tuning import Objective, Tuning
+from trainshed.studio.tune.tuner import TuningStatus
+from trainshed.studio.tune.tuning import Objective, TuningJob
 from trainshed.studio.tune.tuning_page import importance_of, page
 
 SPACE = (
@@ -50,7 +50,7 @@ def test_a_page_is_whole_and_escapes_what_is_not_ours(count: int) -> None:
     held = trials(count)
     held += [Trial(count + 1, {"rate": "0.01", "kind": "x"}, FAILED, reason="<script>alert(1)</script>")]
     held += [Trial(count + 2, {"rate": "0.02"}, STOPPED, value=-5.0), Trial(count + 3, {"rate": "0.02"})]
-    view = View(Tuning("t", Job("t"), SPACE, Objective("<loss>")), tuple(held), {})
+    view = TuningStatus(TuningJob("t", Job("t"), SPACE, Objective("<loss>")), tuple(held), {})
     made = page(view, "Completed", "over", 100.0)
 
     assert "<script>alert" not in made and "<b></" not in made and "&lt;loss&gt;" in made

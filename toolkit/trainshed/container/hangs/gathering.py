@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from .hang_report import HostReport, Report, put_together, write
+from .hang_report import HangReport, HostReport, put_together, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Gatherer:
         self.request = None
         return request
 
-    def report(self, request: ReportRequest) -> tuple[Report, str, bool] | None:
+    def report(self, request: ReportRequest) -> tuple[HangReport, str, bool] | None:
         """Puts the parts together, writes the report, and tells the other hosts its sentence.
 
         Returns:

@@ -10,7 +10,7 @@ from trainshed.base.record import Record
 from trainshed.contract.outcome import Failure
 
 from .activity import GAVE_UP, Activity
-from .stragglers import Verdict, Where, hint, judge, lines
+from .stragglers import HangVerdict, Where, hint, judge, lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class HostReport(Record):
         return HostReport(str(plain["host"]), tuple(ranks), str(plain["text"]), bool(plain["moved"]), int(plain["recorded"]))
 
 
-class Report(Record):
+class HangReport(Record):
     """The report of all hosts.
 
     why: why it was made, for the user.
@@ -54,7 +54,7 @@ class Report(Record):
     """
 
     why: str
-    verdict: Verdict
+    verdict: HangVerdict
     parts: tuple[HostReport, ...]
     missing: tuple[str, ...] = ()
 
@@ -126,9 +126,9 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit // 2]}\n[...]\n{text[-limit // 2 :]}"
 
 
-def put_together(why: str, parts: list[HostReport], missing: list[str]) -> Report:
+def put_together(why: str, parts: list[HostReport], missing: list[str]) -> HangReport:
     """Makes the report of all hosts. missing: the hosts that did not answer."""
-    return Report(why, judge(where for part in parts for where in part.ranks), tuple(parts), tuple(missing))
+    return HangReport(why, judge(where for part in parts for where in part.ranks), tuple(parts), tuple(missing))
 
 
 def write(folder: str, host: str, text: str) -> str:

@@ -22,7 +22,7 @@ class Where(Record):
     activity: Activity
 
 
-class Verdict(Record):
+class HangVerdict(Record):
     """Which ranks the others wait for.
 
     sentence: `rank 3 on algo-2 is in data loading at train.py:41 while ranks 0, 1, 2 wait in all_reduce at train.py:60`.
@@ -33,7 +33,7 @@ class Verdict(Record):
     stragglers: tuple[Where, ...] = ()
 
 
-def judge(everyone: Iterable[Where]) -> Verdict:
+def judge(everyone: Iterable[Where]) -> HangVerdict:
     """Names the ranks that the others wait for, or have waited for: those outside the collective that most ranks are in.
 
     If no rank is in a collective (on GPUs a rank waits at the line that next needs a result): those that are not where
@@ -41,11 +41,11 @@ def judge(everyone: Iterable[Where]) -> Verdict:
     """
     all_ranks = sorted(everyone, key=lambda where: (-1 if where.rank is None else where.rank, where.host))
     if not all_ranks:
-        return Verdict("no rank is running")
+        return HangVerdict("no rank is running")
     groups = grouped(all_ranks)
     waiting = [group for group in groups if group[0].activity.kind in WAITING]
     if len(all_ranks) == 1:
-        return Verdict(_clause(all_ranks, named=True))
+        return HangVerdict(_clause(all_ranks, named=True))
     same = [group for group in groups if group[0].activity.kind != GAVE_UP] or groups
     if len(same) == 1 and (len(groups) == 1 or waiting == groups):
         cause = (
@@ -54,7 +54,7 @@ def judge(everyone: Iterable[Where]) -> Verdict:
             else ""
         )
         others = "all ranks" if len(groups) == 1 else "all other ranks"
-        return Verdict(f"{others} {same[0][0].activity.words(True)}{cause}")
+        return HangVerdict(f"{others} {same[0][0].activity.words(True)}{cause}")
     most = waiting[0] if waiting else groups[0]
     late = [group for group in groups if group[0].activity.kind not in WAITING] if waiting else groups[1:]
     if any(group[0].activity.kind == GAVE_UP for group in waiting):
@@ -66,9 +66,9 @@ def judge(everyone: Iterable[Where]) -> Verdict:
     if not late and len(collectives) > 1 and len(collectives[0]) > len(collectives[1]):
         late, most = collectives[1:], collectives[0]
     if not late:
-        return Verdict("the ranks are at different places: " + _clauses(groups))
+        return HangVerdict("the ranks are at different places: " + _clauses(groups))
     sentence = f"{_clauses(late)} while {_clause(most, named=False)}"
-    return Verdict(sentence, tuple(where for group in late for where in group))
+    return HangVerdict(sentence, tuple(where for group in late for where in group))
 
 
 def grouped(everyone: Iterable[Where]) -> list[list[Where]]:
@@ -120,7 +120,7 @@ def ranges(numbers: list[int]) -> str:
     return shown + (", ..." if len(parts) > 8 else "")
 
 
-def hint(verdict: Verdict) -> str:
+def hint(verdict: HangVerdict) -> str:
     """Says what the user can do about it."""
     kinds = {where.activity.kind for where in verdict.stragglers}
     if COLLECTIVE in kinds:

@@ -16,7 +16,7 @@ _HEAD = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Watch:
+class InotifyWatch:
     """The files below `folder` that were closed after writing, or moved in, since the last call of `take`.
 
     Raises:

@@ -18,7 +18,7 @@ from threading import Thread
 from trainshed.base import s3
 from trainshed.machine.console import say
 
-from .inotify import Watch
+from .inotify import InotifyWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def main(folder: str, uri: str) -> int:
     not there in the end."""
     held = UploadQueue()
     try:
-        Thread(target=keep, args=(Watch(folder), held, 0), daemon=True).start()
+        Thread(target=keep, args=(InotifyWatch(folder), held, 0), daemon=True).start()
         print("watching", flush=True)
         client = s3.make_client(os.environ)
     except ImportError:
@@ -173,7 +173,7 @@ class UploadQueue:
         return -1
 
 
-def keep(watch: Watch, held: UploadQueue, over: int) -> None:
+def keep(watch: InotifyWatch, held: UploadQueue, over: int) -> None:
     """Holds what is written until `over` can be read; a thread of its own, so that no upload delays it."""
     try:
         while not watch.wait(over):

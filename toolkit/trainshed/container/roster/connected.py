@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainshed.machine.signals import Stops
 
     from ..supervisor.watcher import Supervised
-    from .messages import Report, Verdict
+    from .messages import JobVerdict, Report
     from .restart_barrier import Decision, Rest
 
 
@@ -128,14 +128,14 @@ class ConnectedRoster(Roster):
                 return decision
             self.wait(longest)
 
-    def leave(self, report: Report) -> Verdict:
+    def leave(self, report: Report) -> JobVerdict:
         """See `Roster.leave`."""
         waiting = self.leaving(report)
         while True:
             try:
                 longest = next(waiting)
             except StopIteration as end:
-                verdict: Verdict = end.value
+                verdict: JobVerdict = end.value
                 return verdict
             self.wait(longest)
 
@@ -152,7 +152,7 @@ class ConnectedRoster(Roster):
         """See `rest`; a generator that returns the decision."""
         raise NotImplementedError
 
-    def leaving(self, report: Report) -> Generator[float, None, Verdict]:
+    def leaving(self, report: Report) -> Generator[float, None, JobVerdict]:
         """See `leave`; a generator that returns the verdict."""
         raise NotImplementedError
 

@@ -14,7 +14,7 @@ from trainshed.contract.outcome import Failure
 
 from .leader import Leader
 from .member import Member
-from .messages import GONE_AFTER, HANDOVER_AFTER, SETTLE_SECONDS, VERDICT_AFTER, Verdict
+from .messages import GONE_AFTER, HANDOVER_AFTER, SETTLE_SECONDS, VERDICT_AFTER, JobVerdict
 from .quorum import in_the_right
 from .verdict import cut_off
 
@@ -106,7 +106,7 @@ class ElasticLeader(Leader):
         if self.heir:
             if self.stop is not None and self.cut_off is None:
                 why = self.stop.failure()
-            yield from self._spreading(Verdict(failure=self.doom or why))
+            yield from self._spreading(JobVerdict(failure=self.doom or why))
             raise ClusterError((self.doom or why).summary, hint=(self.doom or why).hint)
 
     def _too_few(self) -> Failure:
@@ -201,7 +201,7 @@ class ElasticLeader(Leader):
 
     # --- the end ---
 
-    def leaving(self, report: Report) -> Generator[float, None, Verdict]:
+    def leaving(self, report: Report) -> Generator[float, None, JobVerdict]:
         """See `Leader.leaving`."""
         if self.cut_off is not None and report.cause is None:
             report = report.replace(cause=self.cut_off)

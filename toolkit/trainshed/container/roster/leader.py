@@ -19,8 +19,8 @@ from .messages import (
     TELLING_SECONDS,
     VERDICT_AFTER,
     FailedElsewhere,
+    JobVerdict,
     Report,
-    Verdict,
     line_of,
     signal_of,
 )
@@ -173,12 +173,12 @@ class Leader(ConnectedRoster):
             exit_code=ClusterError.exit_code,
             hint=f"{hint}trainshed_host_timeout_seconds sets how long to wait",
         )
-        yield from self._spreading(Verdict(failure=failure))
+        yield from self._spreading(JobVerdict(failure=failure))
         raise ClusterError(failure.summary, hint=failure.hint)
 
     def _telling(self, failure: Failure, seconds: float) -> Iterator[float]:
         """Tells all hosts that the job cannot start, also those that come within `seconds`."""
-        verdict = Verdict(failure=failure)
+        verdict = JobVerdict(failure=failure)
         self.verdict = verdict.message()
         self._broadcast(self.verdict)
         end = self.clock() + seconds
@@ -186,7 +186,7 @@ class Leader(ConnectedRoster):
             yield 0.2
         yield from self._spreading(verdict)
 
-    def _spreading(self, verdict: Verdict) -> Iterator[float]:
+    def _spreading(self, verdict: JobVerdict) -> Iterator[float]:
         """Tells all hosts the verdict, and waits until they have taken it, also those that have to connect again."""
         self.verdict = verdict.message()
         self._broadcast(self.verdict)
@@ -302,10 +302,12 @@ class Leader(ConnectedRoster):
 
     # --- the end ---
 
-    def leaving(self, report: Report) -> Generator[float, None, Verdict]:
+    def leaving(self, report: Report) -> Generator[float, None, JobVerdict]:
         """Waits for the reports of all hosts, tells them the verdict, and returns it."""
         failure = yield from self._gathering(report)
-        verdict = Verdict(failure=failure, stopped="" if failure is not None else stopped_early(self._reported(), self.stop))
+        verdict = JobVerdict(
+            failure=failure, stopped="" if failure is not None else stopped_early(self._reported(), self.stop)
+        )
         yield from self._spreading(verdict)
         return verdict
 

@@ -16,8 +16,8 @@ from .messages import (
     LOST_AFTER,
     VERDICT_AFTER,
     FailedElsewhere,
+    JobVerdict,
     Report,
-    Verdict,
     failure_of_json,
     line_of,
     signal_of,
@@ -74,7 +74,7 @@ class Member(ConnectedRoster):
         self.closed = False  # whether host 0 has closed the connection since it was last heard
         self.going = False  # whether the job has started
         self.refused = ""  # why host 0 does not let this host in
-        self.verdict: Verdict | None = None
+        self.verdict: JobVerdict | None = None
         self.given_up: Failure | None = None  # that host 0 was lost; its verdict counts more, if it comes back
         self.left = False  # whether host 0's own ranks have ended
         self.unsaid: list[dict[str, Any]] = []  # sent again on a new connection
@@ -212,7 +212,7 @@ class Member(ConnectedRoster):
 
     # --- the end ---
 
-    def leaving(self, report: Report) -> Generator[float, None, Verdict]:
+    def leaving(self, report: Report) -> Generator[float, None, JobVerdict]:
         """Reports how this host ended and waits for the verdict on the whole job; at most until host 0 is lost."""
         report = report if report.cause is not None else report.replace(cause=self.given_up)
         self._tell(report.message())
@@ -228,7 +228,7 @@ class Member(ConnectedRoster):
                 self.say("this host has ended; waiting for the other hosts")
             yield 0.5
         self.close()
-        return self.verdict or Verdict(failure=self._failure_without_verdict(report))
+        return self.verdict or JobVerdict(failure=self._failure_without_verdict(report))
 
     def _failure_without_verdict(self, report: Report) -> Failure:
         """Why the job has failed, as far as this host knows."""
@@ -327,7 +327,7 @@ class Member(ConnectedRoster):
             self.taken = self._take_letter(0, message, self.taken)
         elif kind == "verdict":
             failure = failure_of_json(message["failure"])
-            self.verdict = Verdict(failure=failure, stopped=line_of(message, "stopped"))
+            self.verdict = JobVerdict(failure=failure, stopped=line_of(message, "stopped"))
             # Where ranks still run here, host 0 has given this one up.
             self.stopping = self.stopping or (failure.summary if failure is not None else "the other hosts have ended")
         elif kind == "lost":

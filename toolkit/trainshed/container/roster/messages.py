@@ -115,7 +115,7 @@ class FailedElsewhere(ClusterError):
         self.failure = failure
 
 
-class Verdict(Record):
+class JobVerdict(Record):
     """How the whole job ended.
 
     failure: the first cause of its failure, None if no host failed.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
-    from .messages import Report, Verdict
+    from .messages import JobVerdict, Report
     from .restart_barrier import Rest
 
 
@@ -42,7 +42,7 @@ class RestartingMember(Member):
             yield 0.5
         return self._decision if self.round > began and self.given_up is None else Decision()
 
-    def leaving(self, report: Report) -> Generator[float, None, Verdict]:
+    def leaving(self, report: Report) -> Generator[float, None, JobVerdict]:
         """See `Member.leaving`."""
         self._last = report
         verdict = yield from super().leaving(report)

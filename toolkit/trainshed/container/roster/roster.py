@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainshed.contract.outcome import Failure
     from trainshed.machine.signals import Stops
 
-    from .messages import Report, Verdict
+    from .messages import JobVerdict, Report
     from .restart_barrier import Decision, Rest
 
 
@@ -116,7 +116,7 @@ class Roster(Watcher):
         """
         raise NotImplementedError
 
-    def leave(self, report: Report) -> Verdict:
+    def leave(self, report: Report) -> JobVerdict:
         """Reports how this host ended, waits for the other hosts, and returns the verdict on the whole job."""
         raise NotImplementedError
 

@@ -17,7 +17,7 @@ from trainshed.contract.outcome import Failure
 
 from .connected import ConnectedRoster
 from .elastic_hosts import ElasticLeader, ElasticMember
-from .messages import SETTLE_SECONDS, Verdict
+from .messages import SETTLE_SECONDS, JobVerdict
 from .roster import LeaderMoved
 from .verdict import cut_off, stop_failure
 
@@ -284,7 +284,7 @@ class Succession(ConnectedRoster):
 
     # --- the end, or a new beginning ---
 
-    def leaving(self, report: Report) -> Generator[float, None, Verdict]:
+    def leaving(self, report: Report) -> Generator[float, None, JobVerdict]:
         """See `Roster.leave`. Raises LeaderMoved: another host leads now, and the ranks are to be started again."""
         if self.handover is None:
             inner = self.inner
@@ -293,7 +293,7 @@ class Succession(ConnectedRoster):
                 try:
                     longest = next(waiting)
                 except StopIteration as end:
-                    verdict: Verdict = end.value
+                    verdict: JobVerdict = end.value
                     return verdict
                 yield longest
         handover = self.handover
@@ -304,7 +304,7 @@ class Succession(ConnectedRoster):
         failure = yield from self._beginning(handover, report)
         if failure is not None:
             self.inner.close()
-            return Verdict(failure=failure)
+            return JobVerdict(failure=failure)
         self.handover = None
         self._mirror()
         raise LeaderMoved(handover.lost)

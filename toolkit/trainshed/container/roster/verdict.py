@@ -178,7 +178,7 @@ def first_cause(
 
 
 def stopped_early(reported: Sequence[Reported], stop: Stop | None) -> str:
-    """`Verdict.stopped` of a job in which no host failed.
+    """`JobVerdict.stopped` of a job in which no host failed.
 
     A stop that came when the ranks of all hosts had ended by themselves came too late: that job is a success.
     """

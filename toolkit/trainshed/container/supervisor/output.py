@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainshed.machine.streams import Stream
+    from trainshed.machine.streams import RankPipe
 
     from .rank import Rank
 
@@ -39,7 +39,7 @@ class Output:
         self.err = self.out if same_file(1, 2) else Console(2)  # two writers would tear each other's lines
         self._consoles = {self.out, self.err}
         self._ranks: list[Rank] = []
-        self._streams: list[Stream] = []
+        self._streams: list[RankPipe] = []
         self._batch_until = 0.0
 
     def add(self, rank: Rank) -> None:

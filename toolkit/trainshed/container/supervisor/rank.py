@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from trainshed.contract.wire.secret_names import environment_secrets, secret_bytes
-from trainshed.machine.streams import Console, LogFile, Stream
+from trainshed.machine.streams import Console, LogFile, RankPipe
 
 from .launch_plan import ProcessResult, ProcessSpec
 from .spawn import spawn
@@ -34,8 +34,8 @@ class Rank:
         self.log = LogFile(spec.log)
         self.pid, out_fd, err_fd = start(spec)
         hidden = secret_bytes(environment_secrets(spec.env))
-        self.out = Stream(out_fd, out, self.log, spec.label, hidden=hidden)
-        self.err = Stream(err_fd, err, self.log, spec.label, hidden=hidden)
+        self.out = RankPipe(out_fd, out, self.log, spec.label, hidden=hidden)
+        self.err = RankPipe(err_fd, err, self.log, spec.label, hidden=hidden)
         self.returncode: int | None = None
         self.ended = 0.0
         self.stopped = False

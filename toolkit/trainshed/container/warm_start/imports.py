@@ -23,7 +23,7 @@ _ABOVE = frozenset(("os", "collections.abc", "_collections_abc", None))
 _OF_ONE = frozenset(("__getitem__", "__setitem__", "__delitem__"))
 
 
-class Watch:
+class ImportWatch:
     """Watches, from construction to `end`, what imports depend on besides their files.
 
     reads: variables that were read or set, `EVERYTHING` for all.

@@ -168,7 +168,7 @@ def _attributes(holder: object) -> dict[str, object]:
         return {}
 
 
-class Files:
+class ImportedFiles:
     """Where everything that was imported came from, to see whether that has changed since."""
 
     def __init__(self, more: Iterable[str], is_library: Callable[[str], bool]) -> None:

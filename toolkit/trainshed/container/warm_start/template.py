@@ -64,7 +64,7 @@ class Template:
         self._imports = load("imports.py")
         self._proof = load("proof.py")
         self._opened, self._streams = self._proof.open_files(inherited=True), _streams()
-        self._watch = self._imports.Watch()
+        self._watch = self._imports.ImportWatch()
 
     def serve(self) -> None:
         """Returns in each rank, and nowhere else."""
@@ -109,7 +109,7 @@ class Template:
             stream.flush()
         if not count:
             return f"{os.path.basename(script)} does not begin with imports of installed packages"
-        self._files = self._proof.Files((os.path.abspath(script),), self._imports.is_library_path)
+        self._files = self._proof.ImportedFiles((os.path.abspath(script),), self._imports.is_library_path)
         return ""
 
     def _unfit(self) -> str:

@@ -93,7 +93,7 @@ def read_answers(notice_path: str) -> list[Acknowledgement]:
     ]
 
 
-class Watch:
+class NoticeWatch:
     """Looks for notices from inside a rank; `look` costs one stat."""
 
     def __init__(self, path: str) -> None:

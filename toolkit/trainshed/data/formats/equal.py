@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, Protocol
 
-    class Stream(Protocol):
+    class ByteStream(Protocol):
         """What is read: a pipe."""
 
         def read(self, size: int) -> bytes:
@@ -67,7 +67,7 @@ class Equal(Sequence[bytes]):
 class After:
     """A stream with bytes before it that were read from it already."""
 
-    def __init__(self, data: bytes, stream: Stream) -> None:
+    def __init__(self, data: bytes, stream: ByteStream) -> None:
         self._data, self._stream = data, stream
 
     def read(self, size: int) -> bytes:
@@ -77,7 +77,7 @@ class After:
 
 
 def equal_runs(
-    stream: Stream, head: bytes, size: int, end: int, many: int, rest: Callable[[bytes, int], Iterator[Placed]]
+    stream: ByteStream, head: bytes, size: int, end: int, many: int, rest: Callable[[bytes, int], Iterator[Placed]]
 ) -> Iterator[Placed]:
     """Blocks of `many` frames that begin with the same header, for as long as there are any.
 

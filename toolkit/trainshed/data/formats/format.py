@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import IO, Any
 
-    from .equal import Placed, Stream
+    from .equal import ByteStream, Placed
 
 STRIDE = 64  # records between two marks
 BLOCK = 1 << 17  # bytes that are read at once: less than what goes back to the system when it is freed (glibc)
@@ -143,7 +143,7 @@ class StreamFormat(Format):
         """
         raise NotImplementedError
 
-    def runs(self, stream: Stream, path: str, many: int) -> Iterator[Placed]:
+    def runs(self, stream: ByteStream, path: str, many: int) -> Iterator[Placed]:
         """As `split` of a pipe, in sequences: (number and offset of the first record, records).
 
         Args:

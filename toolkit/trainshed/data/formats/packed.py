@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainshed.base.protobuf import BYTES, FIXED32, FIXED64, VARINT, Damaged, varints
+from trainshed.base.protobuf import BYTES, FIXED32, FIXED64, VARINT, DecodeError, varints
 from trainshed.base.record import Record
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ _AT_ONCE = 96 << 10
 _FEW = 48  # bytes of varints that Python reads faster than numpy
 
 
-class Kind(Record):
+class NumberFormat(Record):
     """How numbers are written, and the type that they get.
 
     wire: the kind of a field that holds one of them (protobuf.VARINT, ...).
@@ -29,15 +29,15 @@ class Kind(Record):
     dtype: str
 
 
-FLOATS = Kind(FIXED32, "float32")
-DOUBLES = Kind(FIXED64, "float64")
-INTS = Kind(VARINT, "int32")
-LONGS = Kind(VARINT, "int64")
-KEYS = Kind(VARINT, "uint64")
+FLOATS = NumberFormat(FIXED32, "float32")
+DOUBLES = NumberFormat(FIXED64, "float64")
+INTS = NumberFormat(VARINT, "int32")
+LONGS = NumberFormat(VARINT, "int64")
+KEYS = NumberFormat(VARINT, "uint64")
 
 
-def numbers(kind: Kind, data: bytes) -> Any:
-    """A packed field's array, of one dimension. Raises Damaged."""
+def numbers(kind: NumberFormat, data: bytes) -> Any:
+    """A packed field's array, of one dimension. Raises DecodeError."""
     import numpy as np
 
     if kind.wire == VARINT:  # of larger numbers the lower bits count, as in C
@@ -46,22 +46,22 @@ def numbers(kind: Kind, data: bytes) -> Any:
         return _varints(np.frombuffer(data, np.uint8)).astype(kind.dtype)
     little = np.dtype(kind.dtype).newbyteorder("<")
     if len(data) % little.itemsize:
-        raise Damaged(f"has numbers of {little.itemsize} bytes in {len(data)} bytes")
+        raise DecodeError(f"has numbers of {little.itemsize} bytes in {len(data)} bytes")
     return np.frombuffer(data, little).astype(kind.dtype)  # a copy, which may be written
 
 
-def joined(kind: Kind, record: bytes, places: Sequence[tuple[int, int, int]]) -> Any:
+def joined(kind: NumberFormat, record: bytes, places: Sequence[tuple[int, int, int]]) -> Any:
     """A repeated field's array, packed or not: both are written alike.
 
     Args:
         places: (kind, begin, end) of its parts in the record.
 
     Raises:
-        Damaged: a part has something else, or ends within a number.
+        DecodeError: a part has something else, or ends within a number.
     """
     for how, begin, end in places:
         if how not in (BYTES, kind.wire):
-            raise Damaged(f"has numbers of kind {how}")
+            raise DecodeError(f"has numbers of kind {how}")
         if how == BYTES and len(places) > 1:
             numbers(kind, record[begin:end])  # is whole by itself
     return numbers(kind, b"".join([record[begin:end] for _, begin, end in places]))
@@ -121,13 +121,13 @@ def _are_like(rows: Any, first: bytes, spans: Sequence[tuple[int, int]]) -> bool
     return all((rows[:, begin:end] == alike[begin:end]).all() for begin, end in between if begin < end)
 
 
-def stacked(kind: Kind, column: Any) -> Any | None:
+def stacked(kind: NumberFormat, column: Any) -> Any | None:
     """A packed field of many records as an array [records, numbers]; None where they have different counts.
 
     Args:
         column: its bytes, from `columns`; becomes the array where numbers are stored as they are.
 
-    Raises Damaged.
+    Raises DecodeError.
     """
     import numpy as np
 
@@ -136,12 +136,12 @@ def stacked(kind: Kind, column: Any) -> Any | None:
     if kind.wire != VARINT:
         little = np.dtype(kind.dtype).newbyteorder("<")
         if column.shape[1] % little.itemsize:
-            raise Damaged(f"has numbers of {little.itemsize} bytes in {column.shape[1]} bytes")
+            raise DecodeError(f"has numbers of {little.itemsize} bytes in {column.shape[1]} bytes")
         return column.view(little).astype(kind.dtype, copy=False)
     last = column < 0x80
     counts = np.count_nonzero(last, axis=1)
     if not last[:, -1].all():
-        raise Damaged("ends within a number")
+        raise DecodeError("ends within a number")
     if (counts != counts[0]).any():
         return None
     return _varints(column.reshape(-1)).astype(kind.dtype).reshape(len(column), counts[0])
@@ -155,13 +155,13 @@ def _varints(raw: Any) -> Any:
     if not raw.size or last.all():
         return raw.astype(np.int64)
     if not last[-1]:
-        raise Damaged("ends within a number")
+        raise DecodeError("ends within a number")
     ends = np.flatnonzero(last)
     begins = np.concatenate((ends[:1] * 0, ends[:-1] + 1))
     lengths = ends - begins + 1
     longest = int(lengths.max())
     if longest > 10:
-        raise Damaged("has a number of more than 64 bits")
+        raise DecodeError("has a number of more than 64 bits")
     values = (raw[begins] & 0x7F).astype(np.uint64)
     for place in range(1, longest):
         longer = lengths > place

@@ -9,7 +9,7 @@ formats for training" in the SageMaker developer guide.
 
 from __future__ import annotations
 
-from trainshed.base.protobuf import BYTES, Damaged, spans
+from trainshed.base.protobuf import BYTES, DecodeError, spans
 from trainshed.base.record import Record
 
 from .equal import Equal
@@ -83,7 +83,7 @@ class RecordIOProtobuf(RecordIO):
         """Decodes one record."""
         try:
             return _named(_parsed(record), lambda value: _tensor(record, value))
-        except Damaged as error:
+        except DecodeError as error:
             raise SampleError(f"is not a protocol buffer of type Record: it {error}") from error
 
     def batch(self, records: Sequence[bytes]) -> dict[str, Any] | None:
@@ -100,7 +100,7 @@ class RecordIOProtobuf(RecordIO):
             if any(array is None for array in arrays.values()):
                 return None
             return _named(message, lambda value: _shaped(arrays[id(value)], _shape(records[0], value), 1))
-        except (Damaged, SampleError):
+        except (DecodeError, SampleError):
             return None  # `sample` says which
 
     def recognizes(self, path: str, beginning: bytes) -> bool:
@@ -110,7 +110,7 @@ class RecordIOProtobuf(RecordIO):
         payload = beginning[8 : 8 + int.from_bytes(beginning[4:8], "little") % (1 << 29)]
         try:
             return bool(_parsed(payload))
-        except Damaged:  # the beginning ends within the record, or it is something else
+        except DecodeError:  # the beginning ends within the record, or it is something else
             entry = payload[:1] in (b"\x0a", b"\x12") and payload[1:8].lstrip(_CONTINUED)[1:2] == b"\x0a"
             return entry and len(beginning) < 8 + int.from_bytes(beginning[4:8], "little") % (1 << 29)
 
@@ -131,12 +131,12 @@ def _of_equal(records: Equal) -> dict[str, Any] | None:
         if any(array is None for array in arrays.values()):
             return None
         return _named(message, lambda value: _shaped(arrays[id(value)], _shape(first, value), 1))
-    except (Damaged, SampleError):
+    except (DecodeError, SampleError):
         return None  # `sample` says which
 
 
 def _layout(first: bytes) -> tuple[bytes, list[tuple[int, int]], Message, list[_Value]] | None:
-    """A record, where its numbers lie, and what they are; None where they lie in more than one piece. Raises Damaged."""
+    """A record, where its numbers lie, and what they are; None where they lie in more than one piece. Raises DecodeError."""
     message = _parsed(first)
     values = sorted((value for named in message.values() for value in named.values()), key=_begin)
     return (first, [value.dense_span() for value in values], message, values) if all(map(_is_plain, values)) else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-    from .equal import Placed, Stream
+    from .equal import ByteStream, Placed
 
 MAGIC = 0xCED7230A
 _LENGTH = (1 << 29) - 1
@@ -72,7 +72,7 @@ class RecordIO(StreamFormat):
         if parts:
             raise damaged(path, record, began, "is cut short: its last part is missing")
 
-    def runs(self, stream: Stream, path: str, many: int) -> Iterator[Placed]:
+    def runs(self, stream: ByteStream, path: str, many: int) -> Iterator[Placed]:
         """Frames of one length are read as blocks."""
 
         def rest(data: bytes, before: int) -> Iterator[Placed]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 
-from trainshed.base.protobuf import BYTES, Damaged, spans
+from trainshed.base.protobuf import BYTES, DecodeError, spans
 
 from .crc32c import crc32c, crc32c_of_all, masked
 from .errors import SampleError, damaged
@@ -115,7 +115,7 @@ class TfRecord(TfRecordBytes):
         """Decodes one Example."""
         try:
             return {name: _feature(record, feature) for name, feature in _parsed(record).items()}
-        except Damaged as error:
+        except DecodeError as error:
             raise SampleError(
                 f"is not a tf.train.Example: it {error} (the format tfrecord-bytes takes it as it is)"
             ) from error
@@ -131,7 +131,7 @@ class TfRecord(TfRecordBytes):
             if found is None:
                 return None
             arrays = {name: stacked(_KINDS[features[name][0]], column) for name, column in zip(order, found, strict=True)}
-        except (Damaged, SampleError):
+        except (DecodeError, SampleError):
             return None  # `sample` says which
         return None if any(array is None for array in arrays.values()) else {name: arrays[name] for name in features}
 
@@ -157,10 +157,10 @@ def _parsed(record: bytes) -> dict[str, Feature]:
         if number == 2 and kind == BYTES:
             raise SampleError("is a tf.train.SequenceExample, of which there is no decoder: read it as tfrecord-bytes")
         if number != 1 or kind != BYTES:
-            raise Damaged(f"has a field {number}")
+            raise DecodeError(f"has a field {number}")
         for _, how, first, last in _fields(record, begin, end, 1):
             if how != BYTES:
-                raise Damaged("has a feature of another form")
+                raise DecodeError("has a feature of another form")
             name, feature = _entry(record, first, last)
             found[name] = feature
     return found
@@ -174,7 +174,7 @@ def _entry(record: bytes, begin: int, end: int) -> tuple[str, Feature]:
             try:
                 name = record[first:last].decode()
             except UnicodeDecodeError as error:
-                raise Damaged("has a name that is not UTF-8") from error
+                raise DecodeError("has a name that is not UTF-8") from error
         elif number == 2 and kind == BYTES:
             for list_, _, start, stop in spans(record, first, last):
                 if list_ in (_BYTES_LIST, _FLOAT_LIST, _INT64_LIST):

@@ -20,7 +20,7 @@ from trainshed.base.errors import one_line
 from trainshed.base.voice import tell
 
 from .algorithms import Algorithms, store_of, timeout_of
-from .bucket_plan import MIB, Cost, Plan, Timeline, calibrated, what_next
+from .bucket_plan import MIB, BucketPlan, Cost, Timeline, calibrated, what_next
 from .ddp_buckets import own_sizes, parameters_of
 from .drift import Steadiness
 from .host_layout import HostLayout
@@ -53,8 +53,8 @@ class Decision:
         self._watch = StepWatch(self._parameters, not (model.find_unused_parameters or model.static_graph))
         self._steady = Steadiness()
         self._reducing: Reducing | None = None
-        self._plan: Plan | None = None  # by which gradients go now
-        self._earlier: tuple[Plan | None, Timeline | None] | None = None  # what that is compared with
+        self._plan: BucketPlan | None = None  # by which gradients go now
+        self._earlier: tuple[BucketPlan | None, Timeline | None] | None = None  # what that is compared with
         self._over = self._resting = False
         self._at = WARM + WATCHED  # the step before which something is due
         self._model = weakref.ref(model)
@@ -193,7 +193,7 @@ class Decision:
             ways[name] = lambda tensor, done, name=name: algorithms.average(name, tensor, done)
         return ways
 
-    def _follow(self, model: DistributedDataParallel, plan: Plan | None) -> None:
+    def _follow(self, model: DistributedDataParallel, plan: BucketPlan | None) -> None:
         """Gradients go by that plan, and steps are looked at from when their buckets are those of later ones."""
         assert self._reducing is not None
         if plan is None:
@@ -269,7 +269,7 @@ class _Idle:
         return None
 
 
-def _promise(plan: Plan | None, timeline: Timeline) -> str:
+def _promise(plan: BucketPlan | None, timeline: Timeline) -> str:
     if plan is None:
         return "given back to DDP"
     return (

@@ -101,7 +101,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BucketPlan:
     """How gradients are to be exchanged.
 
     algorithm: a name of `costs`, for messages that are not small.
@@ -165,7 +165,9 @@ def step_seconds(timeline: Timeline, made: Sequence[Gradient], cost: Cost, direc
     return timeline.rest + max(over, last)
 
 
-def plan_seconds(timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int], plan: Plan | None) -> float:
+def plan_seconds(
+    timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int], plan: BucketPlan | None
+) -> float:
     """How long a step takes by a plan; None: as DDP was made.
 
     Args:
@@ -181,7 +183,7 @@ def plan_seconds(timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes:
 
 
 def calibrated(
-    timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int], plan: Plan | None = None
+    timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int], plan: BucketPlan | None = None
 ) -> dict[str, Cost]:
     """Costs whose times for a byte are changed in one proportion, so that steps by a plan take as long as they were seen to.
 
@@ -206,8 +208,8 @@ def calibrated(
 
 
 def best_plan(
-    timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int], plan: Plan | None = None
-) -> Plan:
+    timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int], plan: BucketPlan | None = None
+) -> BucketPlan:
     """The plan whose steps are shortest.
 
     Args:
@@ -216,13 +218,13 @@ def best_plan(
     """
     direct = costs.get("direct")
     today = plan_seconds(timeline, costs, own, sizes, plan)
-    found: list[tuple[float, Plan]] = []
+    found: list[tuple[float, BucketPlan]] = []
     for name, cost in costs.items():
         if name == "direct":
             continue
         small = direct is not None and name != own and direct.seconds(SMALL) < cost.seconds(SMALL)
         for size in SIZES:
-            tried = Plan(name, small, size, 1.0)
+            tried = BucketPlan(name, small, size, 1.0)
             seconds = plan_seconds(timeline, costs, own, sizes, tried)
             found.append((seconds, replace(tried, predicted=today / seconds if seconds > 0 else 1.0)))
     least = min(seconds for seconds, _ in found)
@@ -235,9 +237,9 @@ def what_next(
     costs: Mapping[str, Cost],
     own: str,
     sizes: Sequence[int],
-    plan: Plan | None = None,
+    plan: BucketPlan | None = None,
     always: bool = False,
-) -> Plan | None:
+) -> BucketPlan | None:
     """How to go on: by another plan, by the present one (the same object), or, with None, as DDP was made.
 
     Args:

@@ -109,7 +109,7 @@ def settled(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 @dataclass(frozen=True)
-class Piece:
+class GradientPiece:
     """A message: `flat` is a gradient's own memory, or part of `copied`, from which `parts` take their values afterwards."""
 
     flat: torch.Tensor
@@ -125,7 +125,7 @@ class Piece:
             at += part.numel()
 
 
-def joined(gradients: Sequence[torch.Tensor], size: int = SIZE) -> Iterator[Piece]:
+def joined(gradients: Sequence[torch.Tensor], size: int = SIZE) -> Iterator[GradientPiece]:
     """Gradients as messages of about `size` bytes, of one type each: the same ones wherever shapes and types are the same.
 
     Large ones go in pieces, small ones together; a copy is made when its message is asked for.
@@ -151,16 +151,16 @@ def joined(gradients: Sequence[torch.Tensor], size: int = SIZE) -> Iterator[Piec
             yield _together(held)
 
 
-def _cut(gradient: torch.Tensor, size: int) -> Iterator[Piece]:
+def _cut(gradient: torch.Tensor, size: int) -> Iterator[GradientPiece]:
     flat = gradient.reshape(-1)  # a copy where the numbers lie in another order
     *others, last = flat.tensor_split(pieces(_bytes(gradient), size))
-    yield from (Piece(part) for part in others)
-    yield Piece(last) if gradient.is_contiguous() else Piece(last, flat, (gradient,))
+    yield from (GradientPiece(part) for part in others)
+    yield GradientPiece(last) if gradient.is_contiguous() else GradientPiece(last, flat, (gradient,))
 
 
-def _together(held: Sequence[torch.Tensor]) -> Piece:
+def _together(held: Sequence[torch.Tensor]) -> GradientPiece:
     flat = torch.cat([one.reshape(-1) for one in held])
-    return Piece(flat, flat, tuple(held))
+    return GradientPiece(flat, flat, tuple(held))
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -14,7 +14,7 @@ from torch import nn
 
 from .algorithms import Algorithms, Peers, store_of, timeout_of
 from .bucket_plan import SMALL
-from .gradient_pieces import Described, Piece, described, joined, named, own_part, refusal, settled, wrong_gradient
+from .gradient_pieces import Described, GradientPiece, described, joined, named, own_part, refusal, settled, wrong_gradient
 from .host_layout import found_layout
 from .links import Wait
 from .reducing import told
@@ -125,7 +125,7 @@ class Gradients:
                 one.grad = torch.zeros_like(one)
         own = [own_part(one.grad) for one in parameters if one.grad is not None]
         gradients = settled(own)
-        sent: deque[tuple[Piece, Wait]] = deque()
+        sent: deque[tuple[GradientPiece, Wait]] = deque()
         for piece in joined(gradients):
             if len(sent) == _AT_ONCE:
                 _arrived(*sent.popleft())
@@ -173,7 +173,7 @@ class Gradients:
                 raise ValueError(f"data.Gradients, rank {rank}: {said}")
 
 
-def _arrived(piece: Piece, wait: Wait) -> None:
+def _arrived(piece: GradientPiece, wait: Wait) -> None:
     wait.result()
     piece.put_back()
 

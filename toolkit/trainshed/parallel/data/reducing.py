@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from .algorithms import Algorithms
-from .bucket_plan import SMALL, Plan, pieces
+from .bucket_plan import SMALL, BucketPlan, pieces
 from .ddp_buckets import OwnBuckets
 
 OWN = "flat"  # DDP's own way
@@ -30,7 +30,7 @@ class Reducing:
         self.algorithms = algorithms
         weakref.finalize(model, algorithms.close)
 
-    def begin(self, model: DistributedDataParallel, plan: Plan) -> None:
+    def begin(self, model: DistributedDataParallel, plan: BucketPlan) -> None:
         """From the next backward on. Call it between a backward and a forward, on all ranks alike."""
         self._own.change(model, plan.bucket)
         if plan.algorithm != OWN:
@@ -42,7 +42,7 @@ class Reducing:
         self.algorithms.close()
 
 
-def _hook(algorithms: Algorithms, plan: Plan) -> Any:
+def _hook(algorithms: Algorithms, plan: BucketPlan) -> Any:
     def trainshed_reduce(_, bucket):  # type: ignore[no-untyped-def]  # (DDP refuses annotations as text)
         buffer = bucket.buffer()
         flat = torch.view_as_real(buffer).view(-1) if buffer.is_complex() else buffer.view(-1)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..plan.division import Piece, divided
+from ..plan.division import DivisibleModule, divided
 from ..tracing.subject import Subject
 from .calls import ModelCall, NotEmitted, close, gradients, judged, quiet
 
@@ -29,7 +29,7 @@ COLUMNS, ROWS, GATHERED, WORDS = (
 ENGINE = "the engine divides it: `distribution: parallel` with tensor_parallel_degree"
 
 
-def styles_of(subject: Subject, pieces: Sequence[Piece], ranks: int, call: ModelCall) -> dict[str, str]:
+def styles_of(subject: Subject, pieces: Sequence[DivisibleModule], ranks: int, call: ModelCall) -> dict[str, str]:
     """Module -> style, as text.
 
     Raises:
@@ -49,7 +49,7 @@ def styles_of(subject: Subject, pieces: Sequence[Piece], ranks: int, call: Model
     return styles
 
 
-def _check(root: nn.Module, piece: Piece) -> None:
+def _check(root: nn.Module, piece: DivisibleModule) -> None:
     module = root.get_submodule(piece.module)
     if type(module) not in (nn.Linear, nn.Embedding):
         raise NotEmitted(
@@ -59,7 +59,7 @@ def _check(root: nn.Module, piece: Piece) -> None:
         raise NotEmitted(f"{piece.module!r} has max_norm or sparse gradients, which torch does not divide", hint=ENGINE)
 
 
-def _groups(pieces: Sequence[Piece], ranks: int) -> Iterator[dict[str, str]]:
+def _groups(pieces: Sequence[DivisibleModule], ranks: int) -> Iterator[dict[str, str]]:
     """Modules that may pass parts on to each other, with their styles: those at one place of all blocks together."""
     places: dict[str, dict[str, str]] = {}
     for one in pieces:

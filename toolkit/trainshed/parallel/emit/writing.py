@@ -14,7 +14,7 @@ from trainshed.base.files import write_atomic
 from trainshed.contract.wire.pipeline import PipelineSettings
 
 from ..engine.block_shards import blocks
-from ..plan.division import Piece
+from ..plan.division import DivisibleModule
 from ..plan.plan_file import Plan
 from ..tracing.subject import Subject
 from . import stage_code
@@ -46,7 +46,7 @@ class Parts:
     cuts: Cuts | None = None
 
 
-def emit(path: str, subject: Subject, plan: Plan, settings: PipelineSettings, pieces: Sequence[Piece]) -> None:
+def emit(path: str, subject: Subject, plan: Plan, settings: PipelineSettings, pieces: Sequence[DivisibleModule]) -> None:
     """Writes the file of a plan.
 
     Args:
@@ -64,7 +64,7 @@ def emit(path: str, subject: Subject, plan: Plan, settings: PipelineSettings, pi
         raise NotEmitted(f"{path} cannot be written: {error.strerror}") from None
 
 
-def parts_of(subject: Subject, plan: Plan, settings: PipelineSettings, pieces: Sequence[Piece]) -> Parts:
+def parts_of(subject: Subject, plan: Plan, settings: PipelineSettings, pieces: Sequence[DivisibleModule]) -> Parts:
     """What the file of a plan has to say; see `emit`."""
     check_settings(settings)
     degrees, root = plan.degrees, subject.root

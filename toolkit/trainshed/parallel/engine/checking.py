@@ -19,7 +19,7 @@ from ..plan.plan_file import Plan
 from .batch import Microbatch, digest
 from .gradients import GradientSync
 from .object_collectives import DIFFERENCE, GRADIENTS, REPORT, STEP, numbers, objects, replicas_agree
-from .shape import Cut, Way
+from .shape import Cut, RecordedForward
 from .zero_bubble import Inseparable
 
 _ONE_DATA = (
@@ -190,7 +190,7 @@ def _alike(group: dist.ProcessGroup, device: torch.device, mine: bytes, problem:
 
 
 def check_gradients(
-    grid: Grid, ways: Sequence[Way], sync: GradientSync, inseparable: Mapping[int, Inseparable], skipped: bool
+    grid: Grid, ways: Sequence[RecordedForward], sync: GradientSync, inseparable: Mapping[int, Inseparable], skipped: bool
 ) -> None:
     """After the first step of a shape: every parameter that the record says is trained has a gradient. Collective over the
     pipeline.
@@ -234,7 +234,7 @@ def check_gradients(
         )
 
 
-def refuse_hooks(root: nn.Module, ways: Sequence[Way]) -> None:
+def refuse_hooks(root: nn.Module, ways: Sequence[RecordedForward]) -> None:
     """Before a backward.
 
     Raises:

@@ -57,7 +57,7 @@ class Cut:
         return {name: frozenset(stages) for name, stages in users.items()}
 
 
-class Sent(NamedTuple):
+class SentTensor(NamedTuple):
     """A tensor that passes between stages: shape as it is sent."""
 
     shape: tuple[int, ...]
@@ -76,7 +76,7 @@ class Boundary:
     """
 
     def __init__(self, cuts: list[Cut], stage: int) -> None:
-        self.slots: list[Sent] = []
+        self.slots: list[SentTensor] = []
         self.numbers: list[list[int | None]] = []
         self.orders: list[dict[int, tuple[tuple[int, ...], tuple[int, ...]]]] = []
         self.rolls = [cut.rolls(stage) for cut in cuts]
@@ -87,7 +87,7 @@ class Boundary:
                 meta = cut.trace.values[number].meta
                 order = meta.memory_order()
                 orders[number] = order, tuple(order.index(dim) for dim in range(len(order)))
-                sent = Sent(tuple(meta.shape[dim] for dim in order), meta.dtype, meta.requires_grad)
+                sent = SentTensor(tuple(meta.shape[dim] for dim in order), meta.dtype, meta.requires_grad)
                 free = (at for at, slot in enumerate(self.slots) if slot == sent and taken[at] is None)
                 at = next(free, len(self.slots))
                 if at == len(self.slots):
@@ -102,7 +102,7 @@ class Boundary:
 
 
 @dataclass
-class Way:
+class RecordedForward:
     """A recorded forward, cut.
 
     facts: of the inputs that it is for.

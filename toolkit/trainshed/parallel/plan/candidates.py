@@ -17,7 +17,7 @@ from .plan_request import Wish
 
 
 @dataclass(frozen=True)
-class Way:
+class RankLayout:
     """One way to use the ranks, without regard to what is sharded over replicas.
 
     microbatches: of each replica, or of each tensor group.
@@ -64,7 +64,7 @@ class Terms:
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
-def ways_for(ranks: int, wish: Wish, terms: Terms | None = None) -> list[Way]:
+def ways_for(ranks: int, wish: Wish, terms: Terms | None = None) -> list[RankLayout]:
     """All ways, most stages first; `wish.microbatches` are those of all replicas together."""
     terms = terms or Terms()
     found = []
@@ -74,7 +74,7 @@ def ways_for(ranks: int, wish: Wish, terms: Terms | None = None) -> list[Way]:
     return found
 
 
-def _way(ranks: int, stages: int, tensor: int, wish: Wish, terms: Terms) -> Way:
+def _way(ranks: int, stages: int, tensor: int, wish: Wish, terms: Terms) -> RankLayout:
     replicas, hosts = ranks // (stages * tensor), terms.hosts
     places = layout(ranks, stages, terms.placement, tensor)
     asked = replace(
@@ -89,11 +89,11 @@ def _way(ranks: int, stages: int, tensor: int, wish: Wish, terms: Terms) -> Way:
         crowd=hosts.crowd,
     )
     copies, groups = alike(places, "pipeline", "tensor"), alike(places, "pipeline")
-    way = Way(stages, tensor, replicas, asked.microbatches, asked, hosts.link(copies), hosts.link(groups))
+    way = RankLayout(stages, tensor, replicas, asked.microbatches, asked, hosts.link(copies), hosts.link(groups))
     return replace(way, problem=_problem(way, wish.microbatches, places, terms))
 
 
-def _problem(way: Way, microbatches: int, places: Sequence[Coordinates], terms: Terms) -> str:
+def _problem(way: RankLayout, microbatches: int, places: Sequence[Coordinates], terms: Terms) -> str:
     if microbatches % way.replicas:
         return f"{microbatches} microbatches do not divide among {way.replicas} replicas"
     if way.tensor > 1 and terms.hosts.spans(alike(places, "pipeline", "batch")):

@@ -69,14 +69,14 @@ LAST_MESSAGES = 1
 
 
 @dataclass(frozen=True)
-class Sent:
+class Traffic:
     """A rank's traffic: seconds, and bytes."""
 
     seconds: float = 0.0
     bytes: float = 0.0
 
-    def __add__(self, other: Sent) -> Sent:
-        return Sent(self.seconds + other.seconds, self.bytes + other.bytes)
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.seconds + other.seconds, self.bytes + other.bytes)
 
 
 @dataclass(frozen=True)
@@ -95,29 +95,29 @@ class Link:
         """Time to send `size` bytes."""
         return self.latency + size / self.bandwidth if size else 0.0
 
-    def summed(self, size: float, ranks: int) -> Sent:
+    def summed(self, size: float, ranks: int) -> Traffic:
         """Returns the cost of summing `size` bytes over ranks in a ring: each hands an n-th on, n - 1 times to sum and n - 1
         times to spread (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009)."""
         return self._round(size, ranks, 2)
 
-    def scattered(self, size: float, ranks: int) -> Sent:
+    def scattered(self, size: float, ranks: int) -> Traffic:
         """The same where each rank gets its part of the sum alone."""
         return self._round(size, ranks, 2 if self.sums_all else 1)
 
-    def gathered(self, size: float, ranks: int) -> Sent:
+    def gathered(self, size: float, ranks: int) -> Traffic:
         """Returns what it takes until all ranks have `size` bytes, of which each had a part."""
         return self._round(size, ranks, 1)
 
-    def spread(self, size: float, ranks: int, number: int) -> Sent:
+    def spread(self, size: float, ranks: int, number: int) -> Traffic:
         """Returns the cost until all ranks have what one had, in pieces one after the other: each by a tree, in which
         twice as many have it after each message."""
         if ranks == 1:
-            return Sent()
-        return Sent((ranks - 1).bit_length() * number * self.seconds(size / max(1, number)), (ranks - 1) / ranks * size)
+            return Traffic()
+        return Traffic((ranks - 1).bit_length() * number * self.seconds(size / max(1, number)), (ranks - 1) / ranks * size)
 
-    def _round(self, size: float, ranks: int, times: int) -> Sent:
+    def _round(self, size: float, ranks: int, times: int) -> Traffic:
         messages = times * (ranks - 1)
-        return Sent(messages * self.seconds(size / ranks), messages * size / ranks)
+        return Traffic(messages * self.seconds(size / ranks), messages * size / ranks)
 
     def quicker(self, factor: float) -> Link:
         """A link that takes less time by a factor: for what is counted as work, which a crowd of ranks makes longer."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..ground.errors import PlanError
-from .candidates import Way
-from .over_replicas import PROCESS_MIB, Step, all_sharded, replicated, stages_sharded
+from .candidates import RankLayout
+from .over_replicas import PROCESS_MIB, PredictedStep, all_sharded, replicated, stages_sharded
 from .plan_file import Plan
 from .rank_memory import Weight, held_by_ranks
 
@@ -34,11 +34,11 @@ class Choice:
     problem: why it is not possible, or "".
     """
 
-    way: Way
+    way: RankLayout
     sharded: bool = False
     degree: int = 1
     plan: Plan | None = None
-    step: Step = field(default_factory=Step)
+    step: PredictedStep = field(default_factory=PredictedStep)
     problem: str = ""
 
     @property
@@ -81,7 +81,7 @@ class Choice:
 
 
 def choices(
-    ways: Sequence[Way], plans: Iterable[Plan | PlanError], weights: Sequence[Weight], limit_mib: int
+    ways: Sequence[RankLayout], plans: Iterable[Plan | PlanError], weights: Sequence[Weight], limit_mib: int
 ) -> list[Choice]:
     """Lists what each way means for all ranks.
 
@@ -105,7 +105,7 @@ def choices(
     return found
 
 
-def _over_replicas(way: Way, plan: Plan, weights: Sequence[Weight]) -> Iterator[Choice]:
+def _over_replicas(way: RankLayout, plan: Plan, weights: Sequence[Weight]) -> Iterator[Choice]:
     """What can be done with the replicas of a way."""
     yield Choice(way, plan=plan, step=replicated(way, plan))
     if way.replicas > 1 and any(one.states for one in held_by_ranks(plan, way)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .costs import Costs, Link, Sent
+from .costs import Costs, Link, Traffic
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PieceCall:
 
 
 @dataclass(frozen=True)
-class Piece:
+class DivisibleModule:
     """A module whose parameters can be divided.
 
     kind: the name of its class.
@@ -64,7 +64,7 @@ class Foreseen:
         may stay in parts.
     """
 
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[DivisibleModule, ...] = ()
     kept: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -79,7 +79,7 @@ class Divided:
     """
 
     ranks: int
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[DivisibleModule, ...] = ()
     share: Mapping[str, float] = field(default_factory=dict)
     whole: Mapping[str, str] = field(default_factory=dict)
     pairs: bool = False
@@ -91,16 +91,16 @@ class Divided:
         return {**parts, **{name: f"whole: {reason}" for name, reason in self.whole.items()}}
 
 
-def sent(piece: Piece, call: PieceCall, found: Divided, link: Link) -> tuple[Sent, Sent]:
+def sent(piece: DivisibleModule, call: PieceCall, found: Divided, link: Link) -> tuple[Traffic, Traffic]:
     """Returns what the ranks of a group exchange for one call, forward and backward."""
     ranks, given = found.ranks, 0 if call.again else call.given
     along = found.pairs and ranks in piece.along
     if along and (piece.sums or ranks in piece.closes):  # a sum in parts, and all of its gradient; it reads parts or words
         return link.gathered(call.found, ranks), link.gathered(call.found, ranks)
     if found.pairs and ranks in piece.closes:  # each has a term of the result; and of the input's gradient what it had of it
-        return link.summed(call.found, ranks), Sent()
+        return link.summed(call.found, ranks), Traffic()
     takes = found.pairs and ranks in piece.takes
-    before, backward = (link.gathered(given, ranks),) * 2 if takes else (Sent(), link.summed(given, ranks))
+    before, backward = (link.gathered(given, ranks),) * 2 if takes else (Traffic(), link.summed(given, ranks))
     if found.pairs and ranks in piece.opens:
         return before, backward
     if along:  # features for tokens, and back
@@ -109,7 +109,7 @@ def sent(piece: Piece, call: PieceCall, found: Divided, link: Link) -> tuple[Sen
     return before + (link.summed(call.found, ranks) if piece.sums else link.gathered(call.found, ranks)), backward
 
 
-def divided(pieces: Sequence[Piece], ranks: int, *, pairs: bool = False, kept: float = 1.0) -> Divided:
+def divided(pieces: Sequence[DivisibleModule], ranks: int, *, pairs: bool = False, kept: float = 1.0) -> Divided:
     """Returns what a tensor group divides: a parameter that several modules share in all, along one axis, or in none.
 
     Args:
@@ -148,7 +148,7 @@ def divided_costs(costs: Costs, found: Divided, link: Link) -> Costs:
     units = []
     for unit in costs.units:
         inside = [one for one in found.pieces if _within(one.module, unit.unit)]
-        saved, talk, back = 0.0, Sent(), Sent()
+        saved, talk, back = 0.0, Traffic(), Traffic()
         for piece in inside:
             number = len(piece.calls)
             own = piece.calls[number * unit.call // calls[unit.unit] : number * (unit.call + 1) // calls[unit.unit]]
@@ -157,7 +157,7 @@ def divided_costs(costs: Costs, found: Divided, link: Link) -> Costs:
                 there, here = sent(piece, call, found, link)
                 talk, back = talk + there, back + here
         part = min(1.0, saved / unit.forward) if unit.forward else 0.0
-        back = back if unit.backward else Sent()
+        back = back if unit.backward else Traffic()
         forward, backward = unit.forward * (1 - part) + talk.seconds, unit.backward * (1 - part) + back.seconds
         kept = round(unit.saved * found.kept)
         sent_bytes, least = talk.bytes + back.bytes, min(unit.least, kept)
@@ -170,14 +170,14 @@ def divided_costs(costs: Costs, found: Divided, link: Link) -> Costs:
     return replace(costs, units=tuple(units), sizes=sizes, values=values, gradients=gradients)
 
 
-def slowed_pieces(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:
+def slowed_pieces(pieces: Sequence[DivisibleModule], factor: float) -> tuple[DivisibleModule, ...]:
     """The same pieces on a device that takes `factor` times as long."""
     return tuple(
         replace(one, calls=tuple(replace(call, forward=call.forward * factor) for call in one.calls)) for one in pieces
     )
 
 
-def pieces_of_rows(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:
+def pieces_of_rows(pieces: Sequence[DivisibleModule], factor: float) -> tuple[DivisibleModule, ...]:
     """The same pieces for a microbatch with `factor` times the rows."""
 
     def grown(call: PieceCall) -> PieceCall:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainshed.contract.wire.pipeline import PipelineError, PipelineSettings, read_settings
 
-from .candidates import Terms, Way, ways_for
+from .candidates import RankLayout, Terms, ways_for
 from .degrees import Choice
 from .plan_request import Wish
 
@@ -28,7 +28,7 @@ def smallest_microbatches(ranks: int, settings: PipelineSettings) -> int:
     return ranks * each
 
 
-def open_ways(ranks: int, wish: Wish, terms: Terms, settings: PipelineSettings) -> list[Way]:
+def open_ways(ranks: int, wish: Wish, terms: Terms, settings: PipelineSettings) -> list[RankLayout]:
     """All ways that keep to the settings that were given, most ranks of a pipeline first.
 
     Args:
@@ -37,7 +37,7 @@ def open_ways(ranks: int, wish: Wish, terms: Terms, settings: PipelineSettings) 
     orders: Sequence[tuple[str, int]] = _ORDERS
     if "pipeline" not in settings.open:
         orders = [(settings.schedule, settings.virtual_stages)]
-    found: dict[tuple[Any, ...], Way] = {}
+    found: dict[tuple[Any, ...], RankLayout] = {}
     for total in _totals(ranks, wish.microbatches, settings):
         for schedule, virtual in orders:
             asked = replace(wish, microbatches=total, schedule=schedule, virtual=virtual)
@@ -80,7 +80,7 @@ def _totals(ranks: int, measured: int, settings: PipelineSettings) -> list[int]:
     return [settings.microbatches * replicas for replicas in range(ranks, 0, -1) if ranks % replicas == 0]
 
 
-def _keeps(way: Way, settings: PipelineSettings) -> bool:
+def _keeps(way: RankLayout, settings: PipelineSettings) -> bool:
     own = {
         "pipeline_parallel_degree": way.stages,
         "tensor_parallel_degree": way.tensor,

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .candidates import Way
-from .costs import BUCKET_BYTES, Sent
+from .candidates import RankLayout
+from .costs import BUCKET_BYTES, Traffic
 from .plan_file import Plan
-from .rank_memory import Held, Weight, held_by_ranks, of_tensor_rank
+from .rank_memory import RankMemory, Weight, held_by_ranks, of_tensor_rank
 
 _MIB = 2**20
 # Bytes that are read or written for each byte of gradients that are summed: they are put into a bucket, divided there, and
@@ -41,7 +41,7 @@ _FEW = 48
 
 
 @dataclass(frozen=True)
-class Step:
+class PredictedStep:
     """Predicted.
 
     milliseconds: of a step; busy_ms: for how much of that a rank computes or exchanges, on the mean.
@@ -67,11 +67,11 @@ class _Rank:
     """
 
     memory: float
-    sent: Sent
+    sent: Traffic
     worked: float
 
 
-def replicated(way: Way, plan: Plan, *, states_shared: bool = False) -> Step:
+def replicated(way: RankLayout, plan: Plan, *, states_shared: bool = False) -> PredictedStep:
     """Each replica has all, but for the optimizer's states if these are shared out."""
     ranks = []
     for held in held_by_ranks(plan, way):
@@ -87,7 +87,7 @@ def replicated(way: Way, plan: Plan, *, states_shared: bool = False) -> Step:
     return _step(way, plan, ranks)
 
 
-def stages_sharded(way: Way, plan: Plan, degree: int) -> Step:
+def stages_sharded(way: RankLayout, plan: Plan, degree: int) -> PredictedStep:
     """All that a rank has of its stages is shared out over so many replicas."""
     ranks, link = [], way.replica_link
     for held in held_by_ranks(plan, way):
@@ -103,7 +103,7 @@ def stages_sharded(way: Way, plan: Plan, degree: int) -> Step:
     return _step(way, plan, ranks)
 
 
-def all_sharded(way: Way, plan: Plan, degree: int, weights: Sequence[Weight]) -> Step:
+def all_sharded(way: RankLayout, plan: Plan, degree: int, weights: Sequence[Weight]) -> PredictedStep:
     """All is shared out over so many replicas, block by block: with tensor groups, what each of their ranks has.
 
     Args:
@@ -115,7 +115,7 @@ def all_sharded(way: Way, plan: Plan, degree: int, weights: Sequence[Weight]) ->
     blocks: dict[str, list[Weight]] = {}
     for one in weights:
         blocks.setdefault(one.block, []).append(one)
-    sent, whole, running = Sent(), 0.0, 0.0
+    sent, whole, running = Traffic(), 0.0, 0.0
     for block, own in blocks.items():
         value, gradient = sum(one.value for one in own), sum(one.gradient for one in own)
         padded = sum(one.value * one.padded(degree) for one in own) * _MIB
@@ -129,18 +129,18 @@ def all_sharded(way: Way, plan: Plan, degree: int, weights: Sequence[Weight]) ->
     shard = sum(one.shard * one.padded(degree) / degree for one in weights)
     copied = way.microbatches * (2 * _GATHERED * held.values + _SCATTERED * held.gradients)
     memory = shard + min(whole + running, held.values + held.gradients) + held.activations
-    every = Sent(way.microbatches * sent.seconds, way.microbatches * sent.bytes)
+    every = Traffic(way.microbatches * sent.seconds, way.microbatches * sent.bytes)
     every += way.group_link.summed(held.wholes / degree * _MIB, way.tensor) + _agreed(way, way.microbatches)
     worked = _touched(way, copied) + _update(way, held, degree)
     return _step(way, plan, [_Rank(memory, every, worked)])
 
 
-def _step(way: Way, plan: Plan, ranks: Sequence[_Rank]) -> Step:
+def _step(way: RankLayout, plan: Plan, ranks: Sequence[_Rank]) -> PredictedStep:
     predicted, wish = plan.predicted, way.wish
     after = max(one.sent.seconds + wish.crowd * one.worked for one in ranks) * 1e3
     alone = predicted["step_ms"]
     sent = sum(entry["sent_mib"] for entry in predicted["stages"]) + sum(one.sent.bytes / _MIB for one in ranks)
-    return Step(
+    return PredictedStep(
         alone + after,
         alone * (1 - predicted["bubble"]) + after,
         max(one.memory for one in ranks),
@@ -149,7 +149,7 @@ def _step(way: Way, plan: Plan, ranks: Sequence[_Rank]) -> Step:
     )
 
 
-def _summed(way: Way, held: Held) -> tuple[Sent, float]:
+def _summed(way: RankLayout, held: RankMemory) -> tuple[Traffic, float]:
     """What a rank sends to sum its gradients, and MiB that it reads or writes for that."""
     everyone = way.replicas * way.tensor
     sent = way.replica_link.summed(held.parts * _MIB, way.replicas) + way.group_link.summed(held.wholes * _MIB, everyone)
@@ -157,7 +157,7 @@ def _summed(way: Way, held: Held) -> tuple[Sent, float]:
     return sent, _SUMMED * copied
 
 
-def _buckets(way: Way, held: Held) -> float:
+def _buckets(way: RankLayout, held: RankMemory) -> float:
     """MiB of gradients in buckets, of which none goes before all are summed. Models without stages that are divided have one
     bucket after the other."""
     if way.replicas * way.tensor == 1:
@@ -166,13 +166,13 @@ def _buckets(way: Way, held: Held) -> float:
     return min(held.gradients, BUCKET_BYTES / _MIB) if one_by_one else held.gradients
 
 
-def _stepping(way: Way, held: Held, degree: int) -> float:
+def _stepping(way: RankLayout, held: RankMemory, degree: int) -> float:
     """MiB that the optimizer's step makes. On a GPU torch's AdamW and its like go over all parameters at once (`foreach`),
     and make a tensor as large as each of them."""
     return 0.0 if way.wish.on_cpus or way.wish.optimizer_states < 2 else held.gradients / degree
 
 
-def _agreed(way: Way, more: int = 0) -> Sent:
+def _agreed(way: RankLayout, more: int = 0) -> Traffic:
     """What ranks send to see that all do the same, a few numbers each time. Those of a pipeline and its tensor groups gather
     once where a step begins; those that hold the same sum before a step, and what has a gradient after it.
 
@@ -182,15 +182,15 @@ def _agreed(way: Way, more: int = 0) -> Sent:
     link, several, alike = way.group_link, way.stages * way.tensor, way.replicas * way.tensor
     sums = [alike] * 2 + [way.stages * alike] * more
     found = sum((link.summed(_FEW, ranks) for ranks in sums), link.gathered(_FEW, several))
-    return Sent(found.seconds)  # the bytes are not worth counting
+    return Traffic(found.seconds)  # the bytes are not worth counting
 
 
-def _touched(way: Way, size: float) -> float:
+def _touched(way: RankLayout, size: float) -> float:
     """Seconds on a core to read or write so many MiB."""
     return way.wish.touch * size * _MIB
 
 
-def _update(way: Way, held: Held, degree: int = 1) -> float:
+def _update(way: RankLayout, held: RankMemory, degree: int = 1) -> float:
     """Seconds on a core of an optimizer's step over a share of all that a rank holds. Where nothing was measured it goes by
     the bytes that are read or written, operation by operation: SGD 3 for each of a parameter's, with momentum 8, AdamW and
     its like 20."""

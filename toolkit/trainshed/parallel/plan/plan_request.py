@@ -10,7 +10,7 @@ from trainshed.contract.wire.pipeline import V_SHAPED
 from ..ground.schedule_work import seat_of
 from .costs import Link
 from .partition import Request
-from .runtime import Update
+from .runtime import UpdateCost
 from .simulate import ZERO_BUBBLE, most_kept, order
 
 
@@ -59,7 +59,7 @@ class Wish:
     rows: float = 1.0
     crowd: float = 1.0
     touch: float = 0.0
-    update: Update | None = None
+    update: UpdateCost | None = None
     on_cpus: bool = False
     recomputes: bool = False
     context: int = 1

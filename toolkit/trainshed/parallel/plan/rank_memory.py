@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ..ground.shards import shard_axis
-from .candidates import Way
+from .candidates import RankLayout
 from .costs import beside
 from .plan_file import Plan
 
@@ -16,7 +16,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Held:
+class RankMemory:
     """MiB of one rank.
 
     values: parameters; `number` of them.
@@ -49,17 +49,17 @@ class Held:
         return self.gradients * (1 - self.divided)
 
 
-def held_by_ranks(plan: Plan, way: Way) -> list[Held]:
+def held_by_ranks(plan: Plan, way: RankLayout) -> list[RankMemory]:
     """Returns what each rank of a pipeline holds."""
     return [_held(plan, way, rank) for rank in range(way.stages)]
 
 
-def _held(plan: Plan, way: Way, rank: int) -> Held:
+def _held(plan: Plan, way: RankLayout, rank: int) -> RankMemory:
     own = [entry for entry in plan.predicted["stages"] if way.wish.seat(entry["stage"]) == rank]
     names = ("parameters_mib", "values_mib", "gradients_mib", "memory_mib", "divided_mib")
     every, values, gradients, memory, divided = (float(sum(entry[name] for entry in own)) for name in names)
     share, number = divided / every if every else 0.0, sum(entry["parameters"] for entry in own)
-    return Held(values, gradients, every - values - gradients, memory - every, share, number)
+    return RankMemory(values, gradients, every - values - gradients, memory - every, share, number)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def weights_of(root: nn.Module, optimizer_states: int) -> list[Weight]:
     return found
 
 
-def of_tensor_rank(weights: Sequence[Weight], held: Held) -> list[Weight]:
+def of_tensor_rank(weights: Sequence[Weight], held: RankMemory) -> list[Weight]:
     """Returns what a rank of a tensor group has of a model's parameters: of all of them the same share, as on the mean.
 
     Args:

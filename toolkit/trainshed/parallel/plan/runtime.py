@@ -29,7 +29,7 @@ _PARAMETERS, _LARGE_ONES = 64, 8
 
 
 @dataclass(frozen=True)
-class Update:
+class UpdateCost:
     """Seconds of an optimizer's step: for each parameter, and for each byte of its gradient."""
 
     parameter: float
@@ -40,7 +40,7 @@ class Update:
         return self.parameter * parameters + self.byte * size
 
 
-def seconds_to_update(optimizer_states: int) -> Update:
+def seconds_to_update(optimizer_states: int) -> UpdateCost:
     """Measured with SGD for no state, SGD with momentum for one, AdamW for two or more; on the CPU.
 
     Args:
@@ -57,7 +57,7 @@ def seconds_to_update(optimizer_states: int) -> Update:
         return _seconds(optimizer.step) / count
 
     small, large = step(_PARAMETERS, _SMALL), step(_LARGE_ONES, _LARGE)
-    return Update(small, max(0.0, large - small) / (_LARGE * torch.float32.itemsize))
+    return UpdateCost(small, max(0.0, large - small) / (_LARGE * torch.float32.itemsize))
 
 
 def seconds_around(subject: Subject, trace: Trace) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .costs import Costs, Sent
+from .costs import Costs, Traffic
 from .plan_request import Wish
 
 
@@ -14,7 +14,7 @@ def crossings(costs: Costs, starts: Sequence[int], wish: Wish) -> list[int]:
     return [costs.crossing[cut] if wish.seat(stage) != wish.seat(stage + 1) else 0 for stage, cut in pairs] + [0]
 
 
-def summed_by_stages(costs: Costs, wish: Wish, read: Sequence[set[str]]) -> list[Sent]:
+def summed_by_stages(costs: Costs, wish: Wish, read: Sequence[set[str]]) -> list[Traffic]:
     """Returns what it takes to sum the gradients of parameters that several ranks hold, by the first stage of each.
 
     Args:
@@ -28,7 +28,7 @@ def summed_by_stages(costs: Costs, wish: Wish, read: Sequence[set[str]]) -> list
     sizes: dict[frozenset[int], int] = {}
     for name, together in holders.items():
         sizes[frozenset(together)] = sizes.get(frozenset(together), 0) + costs.gradients.get(name, 0)
-    found = [Sent()] * len(read)
+    found = [Traffic()] * len(read)
     for several, size in sizes.items():
         for stage in several:
             found[stage] += wish.link.summed(size, len(several))
@@ -36,7 +36,7 @@ def summed_by_stages(costs: Costs, wish: Wish, read: Sequence[set[str]]) -> list
 
 
 def bytes_sent(
-    costs: Costs, ends: Sequence[int], wish: Wish, crossing: Sequence[int], summed: Sequence[Sent]
+    costs: Costs, ends: Sequence[int], wish: Wish, crossing: Sequence[int], summed: Sequence[Traffic]
 ) -> list[float]:
     """Bytes that a rank sends in a step for each of its stages. Each microbatch crosses a boundary twice: values one way,
     their gradients back.

@@ -18,7 +18,7 @@ from trainshed.base.errors import some
 from ..engine.batch import Microbatch, facts
 from ..engine.checking import first_difference, in_company, of_the_same
 from ..engine.object_collectives import WAYS
-from ..engine.shape import Way
+from ..engine.shape import RecordedForward
 from ..ground.errors import Different, PipelineError
 from ..ground.grid import Grid
 from ..tracing import host_rng as dice
@@ -68,8 +68,8 @@ class Chooser:
         *,
         modes: Callable[[], Hashable],
         units: Callable[[], frozenset[str] | None],
-        record: Callable[[Subject, int], Way],
-        build: Callable[[list[Way], int], Prepared],
+        record: Callable[[Subject, int], RecordedForward],
+        build: Callable[[list[RecordedForward], int], Prepared],
     ) -> None:
         self._grid, self._root, self._gates, self._attach = grid, root, gates, attach
         self._modes, self._units, self._record, self._build = modes, units, record, build
@@ -182,7 +182,7 @@ class Chooser:
 
     # Ways ------------------------------------------------------------------------------------------------------------
 
-    def _taken(self, subjects: list[Subject], ways: list[Way], *, alone: bool) -> list[int]:
+    def _taken(self, subjects: list[Subject], ways: list[RecordedForward], *, alone: bool) -> list[int]:
         """The way of each microbatch; a new one is recorded, and added to `ways`.
 
         Args:
@@ -201,11 +201,11 @@ class Chooser:
                 ways.append(self._record(subjects[at], len(subjects)))
             forced = {**dict(enumerate(taken[:at])), at: len(ways) - 1}
 
-    def _followed(self, subjects: list[Subject], ways: list[Way], forced: dict[int, int]) -> list[int]:
+    def _followed(self, subjects: list[Subject], ways: list[RecordedForward], forced: dict[int, int]) -> list[int]:
         with subjects[0].untouched(buffers=False):
             return self._follow(subjects, ways, forced)
 
-    def _follow(self, subjects: list[Subject], ways: list[Way], forced: dict[int, int]) -> list[int]:
+    def _follow(self, subjects: list[Subject], ways: list[RecordedForward], forced: dict[int, int]) -> list[int]:
         """The ways of microbatches one after the other, up to one that goes none of them. What modules count goes on.
 
         Args:

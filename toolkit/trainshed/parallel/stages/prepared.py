@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.outputs import Post
-from ..engine.shape import Way
+from ..engine.shape import RecordedForward
 from ..tracing.held import Place
 from .schedule import Schedule
 
@@ -24,7 +24,7 @@ class Prepared:
     verified: whether a step with it was verified, or was found not to need that.
     """
 
-    ways: list[Way]
+    ways: list[RecordedForward]
     schedule: Schedule
     training: bool
     random: bool

@@ -19,7 +19,7 @@ from ..engine.object_collectives import RECORD
 from ..engine.offload import offload_for
 from ..engine.placement import broadcast_state, extend, place, renamed
 from ..engine.remote_parameters import Absent
-from ..engine.shape import Cut, Way, cut
+from ..engine.shape import Cut, RecordedForward, cut
 from ..engine.suitable import check_values
 from ..engine.waiting import Waiting
 from ..ground.errors import PlanError, SeveralPasses
@@ -151,14 +151,14 @@ class Preparation:
         with torch._C.DisableTorchFunctionSubclass():  # a fact, also of parameters that are absent
             return bytes([parameter.requires_grad for parameter in self.holding.now(self._every)])
 
-    def _record(self, subject: Subject, microbatches: int) -> Way:
+    def _record(self, subject: Subject, microbatches: int) -> RecordedForward:
         parts = self.holding.parts
         # No rank of a model that was built without values has its stages whole: their shapes have to do.
         hollow = self.delayed and parts is not None and self.holding.partitioned
         with parts.as_zeros() if parts is not None and hollow else self.holding.whole(), subject.settled():
             return self._recorded(subject, microbatches)
 
-    def _recorded(self, subject: Subject, microbatches: int) -> Way:
+    def _recorded(self, subject: Subject, microbatches: int) -> RecordedForward:
         if self._planned is not None:
             with self._absent.as_zeros():
                 write_only(subject, self._planned, self._pins, microbatches)
@@ -203,7 +203,7 @@ class Preparation:
         self._check_local(shape)
         seat = self._grid.seat
         self.holding.note_buffers({name: seat(shape.stage_at(position)) for name, position in trace.buffers.items()})
-        return Way(shape, facts((subject.args, subject.kwargs)), first)
+        return RecordedForward(shape, facts((subject.args, subject.kwargs)), first)
 
     def _begin(self, subject: Subject, microbatches: int) -> None:
         """Before the first record of all: the state that ranks start from, and the plan."""
@@ -330,7 +330,7 @@ class Preparation:
                         else "let the first step use all modules, or put the module there with set_partition",
                     )
 
-    def _build(self, ways: list[Way], microbatches: int) -> Prepared:
+    def _build(self, ways: list[RecordedForward], microbatches: int) -> Prepared:
         cuts = [way.cut for way in ways]
         stages = len(cuts[0].starts)
         training = cuts[0].trace.has_backward

@@ -76,7 +76,7 @@ class Host(NamedTuple):
     smallest: float
 
 
-class Way(NamedTuple):
+class ActivationSaving(NamedTuple):
     """How a unit keeps less: by running `again`, or on the CPU.
 
     freed: bytes, of all microbatches in flight.
@@ -92,7 +92,7 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Choice:
+class RecomputeChoice:
     """The choice of one rank.
 
     fit: units that keep less.
@@ -143,7 +143,7 @@ def chosen(
     *,
     everything: bool,
     host: Host | None = None,
-) -> Choice:
+) -> RecomputeChoice:
     """The units of one rank that keep less.
 
     Args:
@@ -176,24 +176,24 @@ def chosen(
     needed = without - sum(way.freed for way in every) + max((way.once for way in every), default=0.0)
     slower = sum(way.seconds for way in every) / seconds if seconds else 0.0
     fit = Fit(frozenset(way.unit for way in every if way.again), frozenset(way.unit for way in away))
-    return Choice(fit, len(units), without, needed, room, slower)
+    return RecomputeChoice(fit, len(units), without, needed, room, slower)
 
 
-def _again(unit: Unit) -> Way:
-    return Way(unit.name, True, unit.freed, unit.once, unit.seconds)
+def _again(unit: Unit) -> ActivationSaving:
+    return ActivationSaving(unit.name, True, unit.freed, unit.once, unit.seconds)
 
 
-def _ways(unit: Unit, *, again: bool, host: Host | None) -> list[Way]:
+def _ways(unit: Unit, *, again: bool, host: Host | None) -> list[ActivationSaving]:
     """In which ways a unit may keep less."""
     found = [_again(unit)] if again and unit.freed > 0 else []
     if host is not None and unit.single >= host.smallest:
         # It goes beside the computation, and the backward waits until it is there again.
         copy = unit.single / host.rate
-        found.append(Way(unit.name, False, unit.saved, unit.single, copy + max(0.0, copy - unit.seconds)))
+        found.append(ActivationSaving(unit.name, False, unit.saved, unit.single, copy + max(0.0, copy - unit.seconds)))
     return found
 
 
-def cheapest(ways: Sequence[Sequence[Way]], needed: float) -> list[Way]:
+def cheapest(ways: Sequence[Sequence[ActivationSaving]], needed: float) -> list[ActivationSaving]:
     """Of the choices that free as many bytes, at most one way for each unit, the one that takes the least time; where
     nothing is enough, what frees most.
 
@@ -206,10 +206,10 @@ def cheapest(ways: Sequence[Sequence[Way]], needed: float) -> list[Way]:
     part = needed / _PARTS
     # Least seconds with which so many parts are freed, by units so far; and the way of the last one of them, if it has one.
     least = [0.0] + [float("inf")] * _PARTS
-    taken: list[list[Way | None]] = []
+    taken: list[list[ActivationSaving | None]] = []
     for each in ways:
         now = list(least)
-        took: list[Way | None] = [None] * (_PARTS + 1)
+        took: list[ActivationSaving | None] = [None] * (_PARTS + 1)
         for way in each:
             frees = min(_PARTS, int(way.freed / part))
             for parts in range(1, _PARTS + 1) if frees else ():

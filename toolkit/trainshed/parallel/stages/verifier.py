@@ -24,7 +24,7 @@ from ..engine.verify.reference_step import Outcome, results_of, run
 from ..engine.verify.tensor_digest import Sketch, sketch
 from ..engine.verify.traces import Traces
 from ..engine.verify.unit_outputs import Watch
-from ..engine.verify.values import Values, Whole, fetch_buffers, fetch_parameters
+from ..engine.verify.values import Values, WholeParameters, fetch_buffers, fetch_parameters
 from ..engine.verify.verify_budget import Extent, extent_of
 from ..ground.shards import whole
 from ..tracing.subject import Backward
@@ -230,7 +230,7 @@ class Check:
         parts = self._holding.parts
         if self._extent is not Extent.IN_PARTS:
             with self._holding.whole():
-                whole = Whole(self._root, fetch_parameters(self._holding) if values is None else values)
+                whole = WholeParameters(self._root, fetch_parameters(self._holding) if values is None else values)
                 return self._run(whole, noise, seed) if self._leads else None
         # Where modules are divided no rank has its stages whole.
         with self._holding.whole() if parts is None else parts.emptied():

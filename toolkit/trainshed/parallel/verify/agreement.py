@@ -19,7 +19,7 @@ _SAME = 1e-6
 
 
 @dataclass(frozen=True)
-class Difference:
+class Mismatch:
     """What is not the same in step `step`: `name` is the first of `count` of `every`.
 
     kind: outputs, losses, made, taken, norms, rates, moved or buffers. rank: the first rank where it is so.
@@ -46,8 +46,8 @@ class Compared:
 
     ranks: list[Evidence]
     alone: Evidence | None
-    among: dict[str, Difference] = field(default_factory=dict)
-    apart: dict[str, Difference] = field(default_factory=dict)
+    among: dict[str, Mismatch] = field(default_factory=dict)
+    apart: dict[str, Mismatch] = field(default_factory=dict)
     checked: list[str] = field(default_factory=list)
     why_not: str = ""
 
@@ -89,7 +89,7 @@ def compared(ranks: list[Evidence], alone: Evidence | None) -> Compared:
     return found
 
 
-def _among(ranks: Sequence[Evidence], step: int, kind: str) -> Difference | None:
+def _among(ranks: Sequence[Evidence], step: int, kind: str) -> Mismatch | None:
     first: Sketches = getattr(ranks[0].updates[step], kind)
     for one in ranks[1:]:
         own: Sketches = getattr(one.updates[step], kind)
@@ -97,9 +97,7 @@ def _among(ranks: Sequence[Evidence], step: int, kind: str) -> Difference | None
         wrong = [name for name in names if not close(own.get(name, NOTHING), first.get(name, NOTHING), _SAME)]
         if wrong:
             a, b = own.get(wrong[0], NOTHING), first.get(wrong[0], NOTHING)
-            return Difference(
-                kind, step, wrong[0], one.rank, part(a, b), factor_of(a, b), count=len(wrong), every=len(names)
-            )
+            return Mismatch(kind, step, wrong[0], one.rank, part(a, b), factor_of(a, b), count=len(wrong), every=len(names))
     return None
 
 
@@ -143,13 +141,13 @@ def _compare(found: Compared, alone: Evidence, steps: int) -> None:
     found.checked = ["losses", "gradients", *(["clipped norm"] if alone.updates[0].norms else []), "weights"]
 
 
-def _add(found: Compared, differences: Sequence[Difference | None]) -> None:
+def _add(found: Compared, differences: Sequence[Mismatch | None]) -> None:
     for one in differences:
         if one is not None:
             found.apart.setdefault(one.kind, one)
 
 
-def _of_step(found: Compared, alone: Update, step: int) -> list[Difference | None]:
+def _of_step(found: Compared, alone: Update, step: int) -> list[Mismatch | None]:
     ranks = [one.updates[step] for one in found.ranks]
     wide = tolerance(found.ranks) * _GROWS**step
     return [
@@ -174,7 +172,7 @@ def _given(step: Update) -> list[Sketch]:
     return [one for passing in step.passes[:1] for _, sketches in passing.outputs.values() for one in sketches]
 
 
-def _outputs(ranks: Sequence[Evidence], alone: Update) -> Difference | None:
+def _outputs(ranks: Sequence[Evidence], alone: Update) -> Mismatch | None:
     if not alone.passes or not all(rank.updates[0].passes for rank in ranks):
         return None  # it is stepped without a forward
     wide = tolerance(ranks)
@@ -186,11 +184,11 @@ def _outputs(ranks: Sequence[Evidence], alone: Update) -> Difference | None:
                 continue
             have, want = own[1][0], sketches[number]
             if not close(have, want, wide):
-                return Difference("outputs", 0, name, rank.rank, part(have, want), factor_of(have, want), every=len(first))
+                return Mismatch("outputs", 0, name, rank.rank, part(have, want), factor_of(have, want), every=len(first))
     return None
 
 
-def _losses(replicas: Sequence[Update], alone: Update, step: int, wide: float) -> Difference | None:
+def _losses(replicas: Sequence[Update], alone: Update, step: int, wide: float) -> Mismatch | None:
     for at, its in enumerate(alone.passes):
         values = [one.passes[at].loss for one in replicas if at < len(one.passes)]
         known = [value for value in values if value is not None]
@@ -198,11 +196,11 @@ def _losses(replicas: Sequence[Update], alone: Update, step: int, wide: float) -
             continue
         total, allowed = sum(known), wide * max(abs(its.loss), 1e-6)
         if abs(total / len(known) - its.loss) > allowed and abs(total - its.loss) > allowed:
-            return Difference("losses", step, distance=abs(total / len(known) - its.loss), factor=total / its.loss)
+            return Mismatch("losses", step, distance=abs(total / len(known) - its.loss), factor=total / its.loss)
     return None
 
 
-def _tensors(kind: str, ranks: Sequence[Update], alone: Update, step: int, wide: float) -> Difference | None:
+def _tensors(kind: str, ranks: Sequence[Update], alone: Update, step: int, wide: float) -> Mismatch | None:
     wanted: Sketches = getattr(alone, kind)
     longest = max((one.length for one in wanted.values()), default=0.0)
     for rank, update in enumerate(ranks):
@@ -213,7 +211,7 @@ def _tensors(kind: str, ranks: Sequence[Update], alone: Update, step: int, wide:
             clear = [name for name in wrong if name in wanted and name in own]
             name = clear[0] if clear else wrong[0]
             a, b = own.get(name, NOTHING), wanted.get(name, NOTHING)
-            return Difference(kind, step, name, rank, part(a, b), _shared_factor(own, wanted, wrong), len(wrong), len(names))
+            return Mismatch(kind, step, name, rank, part(a, b), _shared_factor(own, wanted, wrong), len(wrong), len(names))
     return None
 
 
@@ -226,19 +224,19 @@ def _shared_factor(own: Sketches, wanted: Sketches, names: Sequence[str]) -> flo
     return known[0]
 
 
-def _norms(ranks: Sequence[Update], alone: Update, step: int, wide: float) -> Difference | None:
+def _norms(ranks: Sequence[Update], alone: Update, step: int, wide: float) -> Mismatch | None:
     for rank, update in enumerate(ranks):
         for (_, own), (_, wanted) in zip(update.norms, alone.norms, strict=False):
             if abs(own - wanted) > wide * max(abs(wanted), 1e-12):
-                return Difference("norms", step, rank=rank, distance=abs(own - wanted), factor=own / (wanted or math.nan))
+                return Mismatch("norms", step, rank=rank, distance=abs(own - wanted), factor=own / (wanted or math.nan))
     return None
 
 
-def _rates(ranks: Sequence[Update], alone: Update, step: int) -> Difference | None:
+def _rates(ranks: Sequence[Update], alone: Update, step: int) -> Mismatch | None:
     for rank, update in enumerate(ranks):
         for own, wanted in zip(update.rates, alone.rates, strict=False):
             if abs(own - wanted) > _SAME * max(abs(own), abs(wanted)):
-                return Difference("rates", step, rank=rank, factor=own / wanted if wanted else math.inf)
+                return Mismatch("rates", step, rank=rank, factor=own / wanted if wanted else math.inf)
     return None
 
 

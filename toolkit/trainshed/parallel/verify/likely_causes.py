@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .agreement import Compared, Difference, close
+from .agreement import Compared, Mismatch, close
 from .evidence import ACCELERATE, Evidence, Pass, Sketches
 
 _BARELY = 0.02
@@ -238,7 +238,7 @@ def _last(found: Compared, step: int) -> list[int]:
     return [sum(counts[: at + 1]) - 1 for at, count in enumerate(counts) if count]
 
 
-def _are_twins(found: Compared, apart: Difference) -> bool:
+def _are_twins(found: Compared, apart: Mismatch) -> bool:
     own = next(one for one in found.ranks if one.rank == apart.rank)
     return found.ranks[0].rank in own.twins
 
@@ -385,7 +385,7 @@ def _unknown(found: Compared) -> Cause | None:
     )
 
 
-def _where(apart: Difference) -> str:
+def _where(apart: Mismatch) -> str:
     off = f"{apart.distance:.0%} off" if apart.distance < 10 else "far off"
     return f"{apart.name!r} is the first in step {apart.step + 1} ({off}), {apart.count} of {apart.every}"
 

@@ -22,7 +22,7 @@ from trainshed.machine.network import free_port
 from .evidence import ACCELERATE, Evidence, load
 from .global_batch import Fed, GivenBatches, Kept, KeptBatches
 from .judgement import Verdict, judge, told
-from .script_hooks import Recorder
+from .script_hooks import ScriptRecorder
 from .surroundings import looking
 
 ALONE = "alone.json"
@@ -31,7 +31,7 @@ _AGENTS = "TORCHELASTIC"  # variables that lead to the store of a torchrun that 
 
 
 @contextmanager
-def as_rank(folder: Path, steps: int, *, ends: bool = True) -> Iterator[Recorder]:
+def as_rank(folder: Path, steps: int, *, ends: bool = True) -> Iterator[ScriptRecorder]:
     """Within this context the script is one of the ranks, by the variables of torchrun."""
     rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
     kept = Kept(folder, rank)
@@ -45,7 +45,7 @@ def as_rank(folder: Path, steps: int, *, ends: bool = True) -> Iterator[Recorder
             torch.save(recorder.initial, folder / _WEIGHTS)
         recorder.evidence.save(folder / f"rank-{rank}.json")
 
-    recorder = Recorder(rank, world, steps, ends=ends, done=save, batches=KeptBatches(folder, kept))
+    recorder = ScriptRecorder(rank, world, steps, ends=ends, done=save, batches=KeptBatches(folder, kept))
     try:
         with looking(recorder, kept, None):
             yield recorder
@@ -60,7 +60,7 @@ def as_rank(folder: Path, steps: int, *, ends: bool = True) -> Iterator[Recorder
 
 
 @contextmanager
-def as_one(folder: Path, steps: int) -> Iterator[Recorder]:
+def as_one(folder: Path, steps: int) -> Iterator[ScriptRecorder]:
     """Within this context the script is one process, and gets what all ranks got."""
     ranks = evidence_of(folder)
     replicas = [one for one in ranks if one.rank == min([one.rank, *one.twins])]
@@ -69,7 +69,7 @@ def as_one(folder: Path, steps: int) -> Iterator[Recorder]:
     sources = [one.rank for one in replicas]
     fed, given = Fed(folder, sources, ranks[0].loaders), GivenBatches(folder, sources, _all_rows(replicas))
     rows_of = partial(_places, ranks=first, replicas=replicas)
-    recorder = Recorder(0, 1, steps, weights=weights, rows_of=rows_of, batches=given)
+    recorder = ScriptRecorder(0, 1, steps, weights=weights, rows_of=rows_of, batches=given)
     try:
         with looking(recorder, Kept(None, 0), fed):
             yield recorder

@@ -27,7 +27,7 @@ class Enough(BaseException):
     """So many steps have been seen: the script may end. No script catches it by mistake."""
 
 
-class Recorder:
+class ScriptRecorder:
     """What one process does.
 
     Args:

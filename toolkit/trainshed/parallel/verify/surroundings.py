@@ -22,7 +22,7 @@ from torch.utils.data.distributed import DistributedSampler
 from ..engine.verify.tensor_digest import sketch
 from .evidence import COMPRESSED, STAGES, Loader
 from .global_batch import Fed, Kept
-from .script_hooks import Recorder, plain_name
+from .script_hooks import ScriptRecorder, plain_name
 
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 _LOSSES = (
@@ -32,7 +32,7 @@ _LOSSES = (
 
 
 @contextmanager
-def looking(seen: Recorder, kept: Kept, fed: Fed | None) -> Iterator[None]:
+def looking(seen: ScriptRecorder, kept: Kept, fed: Fed | None) -> Iterator[None]:
     """Within this context a recorder sees what the script does.
 
     Args:
@@ -50,14 +50,14 @@ def looking(seen: Recorder, kept: Kept, fed: Fed | None) -> Iterator[None]:
 Patch = tuple[Any, str, Callable[[Any], Any]]
 
 
-def _hooks(seen: Recorder) -> list[Any]:
+def _hooks(seen: ScriptRecorder) -> list[Any]:
     return [
         register_optimizer_step_pre_hook(lambda optimizer, _args, _kwargs: seen.stepping(optimizer)),
         register_optimizer_step_post_hook(lambda *_: seen.stepped()),
     ]
 
 
-def _functions(seen: Recorder) -> list[Patch]:
+def _functions(seen: ScriptRecorder) -> list[Patch]:
     scaler = torch.amp.GradScaler
     found: list[Patch] = [(F, name, lambda native: _without_dropout(native, seen)) for name in _DROPOUTS]
     return [
@@ -81,7 +81,7 @@ def _functions(seen: Recorder) -> list[Patch]:
     ]
 
 
-def _called(native: Any, seen: Recorder) -> Any:
+def _called(native: Any, seen: ScriptRecorder) -> Any:
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = seen.began(module, args, kwargs)
         output = None
@@ -94,7 +94,7 @@ def _called(native: Any, seen: Recorder) -> Any:
     return call
 
 
-def _without_dropout(native: Any, seen: Recorder) -> Any:
+def _without_dropout(native: Any, seen: ScriptRecorder) -> Any:
     usual = "alpha" not in native.__name__  # whether it is on unless it is told
 
     def dropout(input: torch.Tensor, p: float = 0.5, training: bool = usual, inplace: bool = False) -> Any:
@@ -105,7 +105,7 @@ def _without_dropout(native: Any, seen: Recorder) -> Any:
     return dropout
 
 
-def _without_attention_dropout(native: Any, seen: Recorder) -> Any:
+def _without_attention_dropout(native: Any, seen: ScriptRecorder) -> Any:
     def attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **more: Any
     ) -> Any:
@@ -116,7 +116,7 @@ def _without_attention_dropout(native: Any, seen: Recorder) -> Any:
     return attention
 
 
-def _counting(native: Any, seen: Recorder) -> Any:
+def _counting(native: Any, seen: ScriptRecorder) -> Any:
     signature = inspect.signature(native)
 
     def cross_entropy(*args: Any, **kwargs: Any) -> Any:
@@ -130,14 +130,14 @@ def _counting(native: Any, seen: Recorder) -> Any:
     return cross_entropy
 
 
-def _loss(native: Any, seen: Recorder) -> Any:
+def _loss(native: Any, seen: ScriptRecorder) -> Any:
     def loss(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         return native(input, seen.targets(target), *args, **kwargs)
 
     return loss
 
 
-def _backward(native: Any, seen: Recorder) -> Any:
+def _backward(native: Any, seen: ScriptRecorder) -> Any:
     def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         native(tensor, *args, **kwargs)
         seen.backward(tensor)
@@ -145,7 +145,7 @@ def _backward(native: Any, seen: Recorder) -> Any:
     return backward
 
 
-def _clipping(native: Any, seen: Recorder) -> Any:
+def _clipping(native: Any, seen: ScriptRecorder) -> Any:
     def clip(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
         norm = native(parameters, max_norm, *args, **kwargs)
         seen.clipped(max_norm, norm)
@@ -154,7 +154,7 @@ def _clipping(native: Any, seen: Recorder) -> Any:
     return clip
 
 
-def _scaling(native: Any, seen: Recorder) -> Any:
+def _scaling(native: Any, seen: ScriptRecorder) -> Any:
     def scale(scaler: Any, outputs: Any) -> Any:
         scaled = native(scaler, outputs)
         seen.scale["now"] = float(scaler.get_scale())
@@ -164,7 +164,7 @@ def _scaling(native: Any, seen: Recorder) -> Any:
     return scale
 
 
-def _unscaling(native: Any, seen: Recorder) -> Any:
+def _unscaling(native: Any, seen: ScriptRecorder) -> Any:
     def unscale(scaler: Any, optimizer: Any) -> Any:
         seen.scale["waits"] = 0.0
         return native(scaler, optimizer)
@@ -172,7 +172,7 @@ def _unscaling(native: Any, seen: Recorder) -> Any:
     return unscale
 
 
-def _ddp(native: Any, seen: Recorder) -> Any:
+def _ddp(native: Any, seen: ScriptRecorder) -> Any:
     def init(wrapper: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         native(wrapper, module, *args, **kwargs)
         seen.parallel.append(wrapper)
@@ -183,7 +183,7 @@ def _ddp(native: Any, seen: Recorder) -> Any:
     return init
 
 
-def _comm_hook(native: Any, seen: Recorder) -> Any:
+def _comm_hook(native: Any, seen: ScriptRecorder) -> Any:
     def register(wrapper: Any, *args: Any, **kwargs: Any) -> None:
         native(wrapper, *args, **kwargs)
         seen.evidence.ways.append(COMPRESSED)
@@ -191,7 +191,7 @@ def _comm_hook(native: Any, seen: Recorder) -> Any:
     return register
 
 
-def _stage(native: Any, seen: Recorder) -> Any:
+def _stage(native: Any, seen: ScriptRecorder) -> Any:
     def init(stage: Any, *args: Any, **kwargs: Any) -> None:
         native(stage, *args, **kwargs)
         seen.evidence.ways.append(STAGES)
@@ -199,7 +199,7 @@ def _stage(native: Any, seen: Recorder) -> Any:
     return init
 
 
-def _divided(native: Any, seen: Recorder, way: str) -> Any:
+def _divided(native: Any, seen: ScriptRecorder, way: str) -> Any:
     """Parameters are other objects afterwards: one that another module has as well is then apart from it."""
 
     def divide(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -240,7 +240,7 @@ def _untied(before: dict[str, nn.Parameter], after: dict[str, nn.Parameter]) -> 
     return [name for name, one in before.items() if after.get(name) is not after.get(first[id(one)])]
 
 
-def _sampling(native: Any, seen: Recorder) -> Any:
+def _sampling(native: Any, seen: ScriptRecorder) -> Any:
     epochs: dict[int, list[int]] = {}
 
     def walk(sampler: Any) -> Any:
@@ -253,7 +253,7 @@ def _sampling(native: Any, seen: Recorder) -> Any:
     return walk
 
 
-def _loaders(seen: Recorder, kept: Kept, fed: Fed | None) -> list[Patch]:
+def _loaders(seen: ScriptRecorder, kept: Kept, fed: Fed | None) -> list[Patch]:
     numbers: dict[int, int] = {}
     held: list[Any] = []
 

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from trainshed.base.errors import EXIT_UNAVAILABLE, TrainshedError, one_line
 
-from .cluster_wishes import Options
+from .cluster_wishes import ClusterOptions
 
 ANSWER_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
@@ -31,7 +31,7 @@ class KubernetesError(TrainshedError):
     exit_code = EXIT_UNAVAILABLE
 
 
-class Unreachable(KubernetesError):
+class ApiServerUnreachable(KubernetesError):
     """No answer, or one that says to come again: it may answer later."""
 
 
@@ -50,7 +50,7 @@ class ApiServer:
         KubernetesError: the client is not installed, or there is no usable configuration.
     """
 
-    def __init__(self, options: Options, environ: Mapping[str, str]) -> None:
+    def __init__(self, options: ClusterOptions, environ: Mapping[str, str]) -> None:
         if find_spec("kubernetes") is None:
             raise KubernetesError(
                 "the Kubernetes client is not installed",
@@ -131,24 +131,26 @@ class ApiServer:
             path: like `/api/v1/namespaces/x/pods`. kind: the body's media type.
 
         Raises:
-            Refused: the answer is no. Unreachable: there is none.
+            Refused: the answer is no. ApiServerUnreachable: there is none.
         """
         with self._answer(method, path, query, body, kind, ANSWER_SECONDS) as response:
             try:
                 answer = json.loads(response.read() or b"{}")
             except ValueError:
-                raise Unreachable(f"{self.address} does not speak Kubernetes' language: is it an API server?") from None
+                raise ApiServerUnreachable(
+                    f"{self.address} does not speak Kubernetes' language: is it an API server?"
+                ) from None
         return answer if isinstance(answer, dict) else {}
 
     @contextmanager
-    def stream(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[Stream]:
+    def stream(self, path: str, query: Mapping[str, str], silence: float) -> Iterator[ResponseStream]:
         """An answer that goes on. Raises as `ask`, also while it is read.
 
         Args:
             silence: seconds without a byte after which the connection counts as lost.
         """
         with self._answer("GET", path, query, None, "", silence) as response:
-            yield Stream(response)
+            yield ResponseStream(response)
 
     @contextmanager
     def _answer(
@@ -177,7 +179,7 @@ class ApiServer:
                 raise _problem(response.status, response.read(), self.namespace)
             yield response
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreachable(f"the API server at {self.address} does not answer: {_words(error)}") from None
+            raise ApiServerUnreachable(f"the API server at {self.address} does not answer: {_words(error)}") from None
         finally:
             if response is not None:
                 response.close()  # a stream holds more than was read
@@ -192,7 +194,7 @@ class ApiServer:
         return headers
 
 
-class Stream:
+class ResponseStream:
     """Bytes of an answer as they come."""
 
     def __init__(self, response: Any) -> None:
@@ -225,7 +227,7 @@ def _problem(status: int, body: bytes, namespace: str) -> KubernetesError:
     told = told if isinstance(told, dict) else {}
     text = one_line(str(told.get("message") or body.decode("utf-8", "replace")[:300] or f"HTTP {status}"))
     if status in (429, 500, 502, 503, 504):
-        return Unreachable(f"the API server asks for patience: {text}")
+        return ApiServerUnreachable(f"the API server asks for patience: {text}")
     hint = ""
     if status == 401:
         hint = "the credentials are refused: log in again, and try `kubectl get pods`"

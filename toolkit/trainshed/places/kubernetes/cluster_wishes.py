@@ -15,7 +15,7 @@ _LONGEST = 28 * 86_400.0
 
 
 @dataclass(frozen=True)
-class Options:
+class ClusterOptions:
     """Which cluster, and how long to wait for it.
 
     kubeconfig: a file, "" for KUBECONFIG's, then ~/.kube/config, then the service account of the pod that we are in.
@@ -35,14 +35,14 @@ class Options:
     start_seconds: float = START_SECONDS
 
 
-def read_options(job: Job) -> Options:
+def read_options(job: Job) -> ClusterOptions:
     """The job's `kubernetes`, as far as it speaks of the cluster. Raises JobError with everything that is wrong."""
     place = PlaceFields(job, KUBERNETES, KUBERNETES.known)
     seconds = place.values.get("start_seconds", START_SECONDS)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds <= _LONGEST:
         place.problem("start_seconds", "must be seconds, from 1")
     place.problems += refused(KUBERNETES, job)
-    options = Options(
+    options = ClusterOptions(
         kubeconfig=os.path.expanduser(place.get("kubeconfig", str, "")),
         context=place.get("context", str, ""),
         namespace=place.get("namespace", str, ""),

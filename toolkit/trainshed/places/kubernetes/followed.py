@@ -22,10 +22,10 @@ from trainshed.runner.files.metrics import Metrics
 from trainshed.runner.files.run import Run
 
 from . import pod_words
-from .api_server import ApiServer, KubernetesError, Refused, Unreachable
-from .cluster_wishes import Options
+from .api_server import ApiServer, ApiServerUnreachable, KubernetesError, Refused
+from .cluster_wishes import ClusterOptions
 from .manifests import RUN_LABEL
-from .pod_log import Lines, Mark, PodLog
+from .pod_log import Mark, PodLines, PodLog
 from .pod_words import NEVER, SELDOM, PodEnd
 from .watched import Answered, Listed, ObjectChange, Watched
 
@@ -55,7 +55,7 @@ class ClusterJob:
 
 
 @dataclass(frozen=True)
-class End:
+class JobEnd:
     """How it ended.
 
     job: its last state, None where it is gone. pods: the last pod of each host that had one, by index.
@@ -95,7 +95,7 @@ class Followed:
         run: Run,
         place: ClusterJob,
         api: ApiServer,
-        options: Options,
+        options: ClusterOptions,
         screen: Screen,
         metrics: Metrics,
         signals: SignalPipe,
@@ -121,9 +121,9 @@ class Followed:
         self.kill_at: float | None = None
         self.killed_at: float | None = None
         self.given_up = ""
-        self.seen = Seen(run)
+        self.seen = LogPositions(run)
 
-    def to_the_end(self) -> End:
+    def to_the_end(self) -> JobEnd:
         """Until the job is over and everything it printed has been passed on.
 
         Raises:
@@ -165,7 +165,7 @@ class Followed:
             os.close(self.woken)  # not the other end: a thread may still use it
         ends = {pod.index: pod.end or pod_words.lost_end(pod.item) for pod in self._last_pods()}
         job = None if self.job_gone else self.job
-        return End(job, ends, self.stop_signal, self.given_up, time.monotonic() - start)
+        return JobEnd(job, ends, self.stop_signal, self.given_up, time.monotonic() - start)
 
     # What the threads have seen
 
@@ -175,7 +175,7 @@ class Followed:
                 seen = self.news.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(seen, Lines):
+            if isinstance(seen, PodLines):
                 self._lines(seen)
             elif isinstance(seen, Answered):
                 self._answered(seen)
@@ -273,7 +273,7 @@ class Followed:
             self.events.add(said)
             self.screen.say(said)
 
-    def _lines(self, lines: Lines) -> None:
+    def _lines(self, lines: PodLines) -> None:
         pod = self.pods[lines.uid]
         pod.read = pod.read or lines.over
         with open(self.run.log(self._name(pod.index)), "ab") as file:
@@ -299,7 +299,7 @@ class Followed:
             since = self.away.pop(kind, None)
             if since is not None and not self.away:
                 self.screen.say(f"the API server is back after {duration(time.monotonic() - since)}")
-        elif isinstance(problem, Unreachable):
+        elif isinstance(problem, ApiServerUnreachable):
             if not self.away:
                 self.screen.say(f"{problem.message}: the job goes on in the cluster; trying again")
             since = self.away.setdefault(kind, time.monotonic())
@@ -340,7 +340,7 @@ class Followed:
         """Has the cluster end the job and its pods, with their grace; again at the next turn where it cannot be asked."""
         try:
             delete(self.api, self.place)
-        except Unreachable:
+        except ApiServerUnreachable:
             return
         self.deleted = True
         grace = self.run.job.grace_seconds if not self.given_up else 0.0
@@ -459,7 +459,7 @@ def _mark(times: list[list[int]]) -> Mark:
     return Mark({int(time): int(count) for time, count in times})
 
 
-class Seen:
+class LogPositions:
     """How far the logs were read, on disk: who takes a run up goes on from there, with logs cut to what was noted then."""
 
     def __init__(self, run: Run) -> None:

@@ -21,7 +21,7 @@ from trainshed.runner.acting.submission import Follow, Queue, Submission
 from trainshed.runner.display.screen import Screen
 from trainshed.runner.display.summary import render, shown
 from trainshed.runner.files import layout
-from trainshed.runner.files.ending import Ending, HostEnd, Verdict
+from trainshed.runner.files.ending import Ending, HostEnd, RunEnd
 from trainshed.runner.files.metrics import Metrics
 from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
@@ -29,9 +29,9 @@ from trainshed.runner.job.places import KUBERNETES
 from trainshed.runner.state.status import StatusFile
 from trainshed.runner.state.stored import Stored
 
-from .api_server import MERGE, ApiServer, KubernetesError, Refused, Unreachable
-from .cluster_wishes import Options, read_options
-from .followed import SEEN, ClusterJob, End, Followed, delete, ended
+from .api_server import MERGE, ApiServer, ApiServerUnreachable, KubernetesError, Refused
+from .cluster_wishes import ClusterOptions, read_options
+from .followed import SEEN, ClusterJob, Followed, JobEnd, delete, ended
 from .manifests import LONGEST_NAME, RUN_LABEL, Made, Started, of_run, to_yaml
 from .pod_words import PodEnd
 
@@ -145,7 +145,7 @@ class ClusterSubmission(Submission):
         while True:
             try:
                 return self.api.ask(method, path, body=body, kind=kind)
-            except Unreachable as error:
+            except ApiServerUnreachable as error:
                 if time.monotonic() > end:
                     raise
                 self.screen.say(f"{error.message}: trying again")
@@ -175,7 +175,7 @@ class Kubernetes(Queue):
             if _known(stored.folder).get("whole"):
                 return _to_the_end(run, place, api, options, screen, signals, status, fresh=False)
             delete(api, place)
-            verdict = Verdict("Failed", "Failed", 1, reason="whoever submitted it was killed before the job could start")
+            verdict = RunEnd("Failed", "Failed", 1, reason="whoever submitted it was killed before the job could start")
             status.ended(verdict, None, Metrics.of(()), "")
             screen.say(verdict.reason)
             return verdict.exit_code
@@ -188,7 +188,7 @@ class Kubernetes(Queue):
         delete(api, place)
 
 
-def _reached(stored: Stored, run: Run, environ: Mapping[str, str]) -> tuple[ApiServer, ClusterJob, Options]:
+def _reached(stored: Stored, run: Run, environ: Mapping[str, str]) -> tuple[ApiServer, ClusterJob, ClusterOptions]:
     known = _known(stored.folder)
     if not known:
         raise TrainshedError(f"{stored.folder}/{CLUSTER_JOB} was not written by trainshed")
@@ -267,7 +267,7 @@ def _to_the_end(
     run: Run,
     place: ClusterJob,
     api: ApiServer,
-    options: Options,
+    options: ClusterOptions,
     screen: Screen,
     signals: SignalPipe,
     status: StatusFile,
@@ -317,25 +317,25 @@ def _is_ours(pod: PodEnd) -> bool:
     return re.match(r"[A-Z][A-Za-z]+: ", pod.message) is not None
 
 
-def judge(run: Run, end: End) -> Verdict:
+def judge(run: Run, end: JobEnd) -> RunEnd:
     """How the job ended, from its last state and its pods'."""
     if end.stop_signal:
         name = signal.Signals(end.stop_signal).name
-        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + end.stop_signal, reason=f"stopped by {name}")
+        return RunEnd("Stopped", "Stopped", EXIT_SIGNAL_BASE + end.stop_signal, reason=f"stopped by {name}")
     if end.given_up:
-        return Verdict("Failed", "Failed", 1, reason=clip(end.given_up, REASON_BYTES))
+        return RunEnd("Failed", "Failed", 1, reason=clip(end.given_up, REASON_BYTES))
     if end.job is None:
         reason = "the job was deleted in the cluster, not by trainshed"
-        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason=reason)
+        return RunEnd("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason=reason)
     succeeded, why, message = ended(end.job) or (False, "", "the cluster does not say how it ended")
     if succeeded:
-        return Verdict("Completed", "Completed", 0)
+        return RunEnd("Completed", "Completed", 0)
     if why == "DeadlineExceeded":
         limit = duration(run.job.max_runtime_seconds or 0)
-        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"it reached its time limit, {limit}")
+        return RunEnd("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"it reached its time limit, {limit}")
     failed = [(pod.of_another, pod.at, index, pod) for index, pod in end.pods.items() if pod.code]
     if not failed:
-        return Verdict("Failed", "Failed", 1, reason=clip(f"Kubernetes: {why}: {message}", REASON_BYTES))
+        return RunEnd("Failed", "Failed", 1, reason=clip(f"Kubernetes: {why}: {message}", REASON_BYTES))
     _, _, index, pod = min(failed, key=lambda one: one[:3])
     name = run.hosts[index].name if index < len(run.hosts) else f"pod {index}"
     # All hosts report the first cause, and name where it was.
@@ -343,4 +343,4 @@ def judge(run: Run, end: End) -> Verdict:
     if named is not None and named[1] in {host.name for host in run.hosts}:
         name = named[1]
     reason = "\n".join(part for part in (pod.words, _said(pod)) if part) or f"exit status {pod.code}"
-    return Verdict("Failed", "Failed", pod.code, name, clip(reason, REASON_BYTES))
+    return RunEnd("Failed", "Failed", pod.code, name, clip(reason, REASON_BYTES))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from .api_server import ApiServer, Refused, Stream, Unreachable
+from .api_server import ApiServer, ApiServerUnreachable, Refused, ResponseStream
 from .pod_words import CONTAINER
 
 SILENT_SECONDS = 3600.0  # a script may print nothing for so long; then it is asked again
@@ -39,7 +39,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Lines:
+class PodLines:
     """Whole lines of a pod; the mark behind them, now and then; `over` where no more will come."""
 
     uid: str
@@ -52,7 +52,7 @@ class PodLog(threading.Thread):
     """The log of one pod.
 
     Args:
-        put: gets `Lines`; may block.
+        put: gets `PodLines`; may block.
     """
 
     def __init__(self, api: ApiServer, name: str, uid: str, mark: Mark, put: Callable[[object], None]) -> None:
@@ -62,7 +62,7 @@ class PodLog(threading.Thread):
         self.path = f"/api/v1/namespaces/{api.namespace}/pods/{name}/log"
         self.ended = threading.Event()  # `train` has ended there: what can be read now is all
         self.closed = threading.Event()
-        self.current: Stream | None = None
+        self.current: ResponseStream | None = None
 
     def run(self) -> None:
         """Until the pod has ended and all is read, it is gone, or `close`."""
@@ -77,14 +77,14 @@ class PodLog(threading.Thread):
                 if error.code in _GONE:
                     break
                 left -= last  # 400: the container has not started yet, or is gone
-            except Unreachable:
+            except ApiServerUnreachable:
                 left -= last
             if left <= 0:
                 break
             pause = FIRST_PAUSE if self.mark != before else min(pause * 2, LONGEST_PAUSE)
             if not (self.ended.is_set() and not last):  # an ended one is read at once, for the last time
                 self.closed.wait(pause)
-        self.put(Lines(self.uid, b"", self.mark, over=True))
+        self.put(PodLines(self.uid, b"", self.mark, over=True))
 
     def close(self) -> None:
         """Ends it soon."""
@@ -105,7 +105,7 @@ class PodLog(threading.Thread):
                     if data := position.new(block):
                         due = time.monotonic() - self.marked >= MARK_SECONDS
                         self.marked = time.monotonic() if due else self.marked
-                        self.put(Lines(self.uid, data, position.mark if due else None))
+                        self.put(PodLines(self.uid, data, position.mark if due else None))
             finally:
                 self.current, self.mark = None, position.mark
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .api_server import ApiServer, KubernetesError, Refused, Stream, Unreachable
+from .api_server import ApiServer, ApiServerUnreachable, KubernetesError, Refused, ResponseStream
 
 WATCH_SECONDS = 240  # after which the server ends a watch
 SILENT_SECONDS = WATCH_SECONDS + 30.0
@@ -62,7 +62,7 @@ class Watched(threading.Thread):
         super().__init__(daemon=True, name=f"watch {kind}")
         self.api, self.kind, self.path, self.query, self.put = api, kind, path, dict(query), put
         self.over = threading.Event()
-        self.current: Stream | None = None
+        self.current: ResponseStream | None = None
 
     def run(self) -> None:
         """Until `close`."""
@@ -79,7 +79,7 @@ class Watched(threading.Thread):
             except Refused as error:
                 if error.code != _GONE:
                     self._tell(error)
-            except Unreachable as error:
+            except ApiServerUnreachable as error:
                 self._tell(error)
             self.over.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE)

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from trainshed.base.units import size
 from trainshed.runner.job.job import ALL_GPUS, Job
 
-from .wishes import Options
+from .wishes import RayOptions
 
 Bundle = dict[str, float]  # CPU, GPU, memory (bytes) and the cluster's own resources, by Ray's names
 
 
 @dataclass(frozen=True)
-class Node:
+class RayNode:
     """A living node: its address, and all it has, whoever uses that."""
 
     address: str
     has: Mapping[str, float]
 
 
-def bundles(job: Job, nodes: Sequence[Node], options: Options) -> list[Bundle]:
+def bundles(job: Job, nodes: Sequence[RayNode], options: RayOptions) -> list[Bundle]:
     """Returns what each host asks for, in their order. A host that names neither CPUs nor GPUs takes a whole node: as
     much as the weakest of the nodes that the job needs has, parted where there are fewer nodes than hosts."""
     ranked = sorted(nodes, key=lambda node: (node.has.get("GPU", 0), node.has.get("CPU", 0)), reverse=True)
@@ -48,14 +48,14 @@ def bundles(job: Job, nodes: Sequence[Node], options: Options) -> list[Bundle]:
     return found
 
 
-def strategy(wanted: Sequence[Bundle], nodes: Sequence[Node], options: Options) -> str:
+def strategy(wanted: Sequence[Bundle], nodes: Sequence[RayNode], options: RayOptions) -> str:
     """Ray's word for how hosts are placed."""
     if options.placement != "auto":
         return options.placement.upper()
     return "STRICT_SPREAD" if fits(wanted, nodes, "STRICT_SPREAD") or options.autoscaling else "SPREAD"
 
 
-def fits(wanted: Sequence[Bundle], nodes: Sequence[Node], how: str) -> bool:
+def fits(wanted: Sequence[Bundle], nodes: Sequence[RayNode], how: str) -> bool:
     """Returns whether the nodes could ever hold the hosts, were nobody else there. Says yes where it cannot tell at once."""
     left = [dict(node.has) for node in nodes]
     if how == "STRICT_PACK":
@@ -87,7 +87,7 @@ def asked(wanted: Sequence[Bundle]) -> str:
     return " and ".join(f"{count} x ({words})" for words, count in counts.items())
 
 
-def had(nodes: Sequence[Node], wanted: Sequence[Bundle] = ()) -> str:
+def had(nodes: Sequence[RayNode], wanted: Sequence[Bundle] = ()) -> str:
     """Says what a cluster has, in words: CPUs, GPUs and what else is asked for."""
     names = {"CPU", "GPU"}.union(*wanted)
     counts = Counter(shown({name: node.has[name] for name in _ordered(node.has) if name in names}) for node in nodes)

@@ -34,8 +34,8 @@ from ..copying import Brought, merge
 from ..processes import FOREIGN_PREFIXES
 from . import demand, node, shipping
 from .environment import READY, RendezvousPoint, environment_of
-from .mirror import Mirror, words_of
-from .wishes import Options
+from .mirror import FolderMirror, words_of
+from .wishes import RayOptions
 
 ANSWER_SECONDS = 3.0  # for a head to take a connection
 SILENT_SECONDS = 20.0  # that a head may be away; Ray itself waits for a minute
@@ -71,7 +71,7 @@ class DriverRequest:
     """
 
     run: Run
-    options: Options
+    options: RayOptions
     secrets: dict[str, str]
     ready: str
     pipes: list[tuple[int, int]]
@@ -85,7 +85,7 @@ class Actor:
     number: int
     handle: Any
     about: dict[str, Any] = field(default_factory=dict)
-    mirrors: list[Mirror] = field(default_factory=list)
+    mirrors: list[FolderMirror] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
     lost: bool = False
 
@@ -171,9 +171,9 @@ class Driver:
         if not address.startswith("ray://"):
             self.head = self.ray.get_runtime_context().gcs_address
 
-    def nodes(self) -> list[demand.Node]:
+    def nodes(self) -> list[demand.RayNode]:
         """Those that live."""
-        return [demand.Node(str(one["NodeManagerAddress"]), one["Resources"]) for one in self.ray.nodes() if one["Alive"]]
+        return [demand.RayNode(str(one["NodeManagerAddress"]), one["Resources"]) for one in self.ray.nodes() if one["Alive"]]
 
     def judge(self) -> tuple[list[demand.Bundle], str]:
         """Returns what is asked for, and how it is placed. Raises RayError where the cluster can never have it."""
@@ -217,7 +217,7 @@ class Driver:
                 left = demand.had(self.nodes(), bundles)
                 raise RayError(f"the job asks for {demand.asked(bundles)}, and the cluster lost nodes: it has {left}")
         self.ray.cloudpickle.register_pickle_by_value(node)
-        kind = self.ray.remote(concurrency_groups=GROUPS, max_restarts=0, max_task_retries=0)(node.Host)
+        kind = self.ray.remote(concurrency_groups=GROUPS, max_restarts=0, max_task_retries=0)(node.HostActor)
         for number, (host, bundle) in enumerate(zip(self.run.hosts, bundles, strict=True)):
             where = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=number)
             own = {name: count for name, count in bundle.items() if name not in ("CPU", "GPU", "memory")}
@@ -445,11 +445,11 @@ class Driver:
         """The host's name."""
         return self.run.hosts[actor.number].name
 
-    def _mirror(self, actor: Actor, folder: str, home: str, owned: dict[str, str], most: int | None = None) -> Mirror:
+    def _mirror(self, actor: Actor, folder: str, home: str, owned: dict[str, str], most: int | None = None) -> FolderMirror:
         handle = actor.handle
         listing = handle.listing.options(concurrency_group="files")
         read = handle.read.options(concurrency_group="files")
-        return Mirror(
+        return FolderMirror(
             lambda: self.ray.get(listing.remote(folder)),
             lambda wanted: self.ray.get(read.remote([(f"{folder}/{path}", *part) for path, *part in wanted])),
             home,

@@ -33,7 +33,7 @@ LOG = "logs/ray.log"  # below the run's folder: what Ray's own library says
 CLOSE_SECONDS = 20.0  # for the driver to give everything back
 
 
-class Remote:
+class RemoteHost:
     """The object that stands for a host's process here: the pipes with its lines, and how it ended."""
 
     def __init__(self, link: DriverLink) -> None:
@@ -53,7 +53,7 @@ class RayHost:
 
     def __init__(self, name: str, number: int, link: DriverLink) -> None:
         self.name, self.number, self.link = name, number, link
-        self.process = Remote(link)
+        self.process = RemoteHost(link)
 
     def stop(self, grace: float) -> None:
         """SIGTERM to `train`, which keeps to its own grace."""

@@ -17,12 +17,12 @@ from trainshed.base.files import remove
 
 Listed = tuple[
     str, int, int, int, str
-]  # (kind, size, time in ns, mode, where a link leads), as node.Host.listing tells them
+]  # (kind, size, time in ns, mode, where a link leads), as node.HostActor.listing tells them
 
 BATCH = 4 << 20  # bytes that are asked for at once
 
 
-class Mirror:
+class FolderMirror:
     """One folder of one host.
 
     Args:
@@ -81,7 +81,7 @@ class Mirror:
 
     def bring_clashes(self, folder: str) -> None:
         """Brings the files whose place another host's have taken, to a folder of their own, once the job is over."""
-        aside = Mirror(self.listing, self.read, folder, {}, self.host)
+        aside = FolderMirror(self.listing, self.read, folder, {}, self.host)
         aside._bring(sorted(self.clashes), {path: one for path, one in self.seen.items() if path in self.clashes})
 
     def _bring(self, wanted: list[str], now: Mapping[str, Listed]) -> None:

@@ -28,7 +28,7 @@ class NodeError(Exception):
     """Something of this node is in the way; the message is for people."""
 
 
-class Host:
+class HostActor:
     """One host of a job; its methods are called one at a time, but those of other concurrency groups.
 
     Args:

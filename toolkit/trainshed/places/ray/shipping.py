@@ -10,12 +10,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import trainshed
-from trainshed.runner.files.run import Host, Run
+from trainshed.runner.files.run import HostTree, Run
 from trainshed.runner.job.job import S3
 
 from .environment import READY
 from .node import TOOLKIT
-from .wishes import Options
+from .wishes import RayOptions
 
 CHUNK = 4 << 20  # bytes of a part on its way: small against any object store
 
@@ -44,7 +44,7 @@ class Load:
     small: list[dict[str, bytes]]
 
 
-def load_of(run: Run, options: Options, ready: str = "") -> Load:
+def load_of(run: Run, options: RayOptions, ready: str = "") -> Load:
     """Returns what a run that has been placed needs on its nodes; `ready`: the folder that a ready program is in."""
     job = run.job
     toolkit = os.path.dirname(os.path.abspath(trainshed.__file__))
@@ -77,13 +77,13 @@ def load_of(run: Run, options: Options, ready: str = "") -> Load:
     return found
 
 
-def folders_of(run: Run, host: Host) -> list[str]:
+def folders_of(run: Run, host: HostTree) -> list[str]:
     """Folders of a host's tree that are there when `train` starts, empty or not, by their path below the actor's folder."""
     channels = [f"ml/input/data/{one.name}" for one in run.job.channels_of(host.name)]
     return ["ml/model", "ml/output/data", "ml/input/config", "ml/input/data", *channels]
 
 
-def relocated(small: dict[str, bytes], host: Host, tree: str) -> dict[str, bytes]:
+def relocated(small: dict[str, bytes], host: HostTree, tree: str) -> dict[str, bytes]:
     """Configuration files that name the host's tree where it is on its node."""
     return {name: data.replace(host.base.encode(), tree.encode()) for name, data in small.items()}
 
@@ -154,7 +154,7 @@ def _skipped(parcel: Parcel) -> Callable[[str], bool]:
     return (lambda name: name == "__pycache__") if parcel.name.startswith(TOOLKIT) else (lambda name: False)
 
 
-def _small(host: Host) -> dict[str, bytes]:
+def _small(host: HostTree) -> dict[str, bytes]:
     folder = f"{host.folder}/input/config"
     found = {}
     for name in sorted(os.listdir(folder)):

@@ -18,7 +18,7 @@ ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 
 
 @dataclass(frozen=True)
-class Options:
+class RayOptions:
     """How a job runs on Ray.
 
     address: HOST:PORT of the cluster's head, ray://HOST:PORT of its door for clients, or `auto`, that of this machine.
@@ -52,7 +52,7 @@ def with_address(job: Job, address: str) -> Job:
     return replace(job, places={**job.places, RAY.name: given}) if address else job
 
 
-def read_options(job: Job, environ: Mapping[str, str]) -> Options:
+def read_options(job: Job, environ: Mapping[str, str]) -> RayOptions:
     """The job's `ray` mapping. Raises JobError, also for what jobs cannot have on Ray."""
     place = PlaceFields(job, RAY, RAY.known)
     placement = place.get("placement", str, "auto")
@@ -78,7 +78,7 @@ def read_options(job: Job, environ: Mapping[str, str]) -> Options:
     address = place.get("address", str, "") or environ.get(ADDRESS) or "auto"
     autoscaling = place.get("autoscaling", bool, False)
     place.done()
-    return Options(
+    return RayOptions(
         address=_checked(address),
         placement=placement,
         resources={name: float(count) for name, count in resources.items()},

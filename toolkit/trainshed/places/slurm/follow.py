@@ -28,7 +28,7 @@ SILENT_SECONDS = 600.0  # that the controller may be away
 
 
 @dataclass(frozen=True)
-class End:
+class SlurmJobEnd:
     """How it ended. state: None where Slurm knows nothing of it any more; stop_signal: the first that came to us."""
 
     state: State | None
@@ -37,7 +37,7 @@ class End:
 
 
 @dataclass
-class Follower:
+class SlurmFollower:
     """The state of the loop; `to_the_end` runs it.
 
     changed: called with every new state.
@@ -54,7 +54,7 @@ class Follower:
     stop_signal: int = 0
     cancel_at: float | None = None
 
-    def to_the_end(self) -> End:
+    def to_the_end(self) -> SlurmJobEnd:
         """Until the job is over and everything it printed has been passed on."""
         start = time.monotonic()
         tails = [Tail(f"{self.run.folder}/logs/slurm.log", error=True)]
@@ -74,7 +74,7 @@ class Follower:
                     state = self.state
                 if state is None:
                     self._pass_on(tails, last=True)
-                    return End(None, self.stop_signal, now - start)
+                    return SlurmJobEnd(None, self.stop_signal, now - start)
                 self._note(state, tails)
                 if state.over:
                     break
@@ -86,7 +86,7 @@ class Follower:
                 self.client.cancel(self.job)
         self._late_lines(tails)
         self._pass_on(tails, last=True)
-        return End(self.state, self.stop_signal, time.monotonic() - start)
+        return SlurmJobEnd(self.state, self.stop_signal, time.monotonic() - start)
 
     def _note(self, state: State, tails: list[Tail]) -> None:
         if state == self.state:

@@ -33,7 +33,7 @@ RUNTIMES = ("auto", "pyxis", "apptainer", "none")
 
 
 @dataclass(frozen=True)
-class Options:
+class SlurmOptions:
     """The job's options of Slurm beside the script.
 
     sbatch: further options of sbatch by their long names; "" for those without a value. They win over ours.
@@ -45,7 +45,7 @@ class Options:
     runtime: str = "auto"
 
 
-def batch_script(run: Run, options: Options, train: str, variables: tuple[str, ...] = ()) -> str:
+def batch_script(run: Run, options: SlurmOptions, train: str, variables: tuple[str, ...] = ()) -> str:
     """The text of the script.
 
     Args:
@@ -81,7 +81,7 @@ def batch_script(run: Run, options: Options, train: str, variables: tuple[str, .
     return "\n".join(lines) + "\n"
 
 
-def directives(run: Run, options: Options) -> list[str]:
+def directives(run: Run, options: SlurmOptions) -> list[str]:
     """sbatch's options, ours first: where one comes twice, sbatch takes the last."""
     job, limits = run.job, run.job.resources
     ours = {
@@ -107,7 +107,7 @@ def directives(run: Run, options: Options) -> list[str]:
     return [f"--{name}={value}" if value else f"--{name}" for name, value in both.items()]
 
 
-def _start(run: Run, options: Options, train: str, variables: tuple[str, ...]) -> list[str]:
+def _start(run: Run, options: SlurmOptions, train: str, variables: tuple[str, ...]) -> list[str]:
     """Lines that start the step in the background."""
     tree = '"$run/algo-$((SLURM_NODEID + 1))"'
     process = f"export run={shlex.quote(run.folder)}; export SAGEMAKER_BASE_DIR={tree}; exec {train}"

@@ -23,7 +23,7 @@ from trainshed.runner.acting.submission import Follow, Queue, Submission, finish
 from trainshed.runner.display.screen import Screen
 from trainshed.runner.display.summary import shown
 from trainshed.runner.files import layout
-from trainshed.runner.files.ending import Ending, HostEnd, Verdict
+from trainshed.runner.files.ending import Ending, HostEnd, RunEnd
 from trainshed.runner.files.grace import KILL_SECONDS
 from trainshed.runner.files.metrics import Metrics
 from trainshed.runner.files.run import Run
@@ -36,8 +36,8 @@ from trainshed.runner.state.stored import Stored, load
 
 from ..processes import inherited
 from .client import RUNNING, Client, State
-from .follow import End, Follower, nodes_of
-from .script import BATCH_SCRIPT, CANCELLED, RUNTIMES, Options, batch_script
+from .follow import SlurmFollower, SlurmJobEnd, nodes_of
+from .script import BATCH_SCRIPT, CANCELLED, RUNTIMES, SlurmOptions, batch_script
 
 _OURS = ("nodes", "ntasks-per-node", "ntasks", "output", "error", "open-mode", "array", "wrap")  # the script relies on them
 
@@ -51,7 +51,7 @@ def with_options(job: Job, pairs: list[str]) -> Job:
     return replace(job, places={**job.places, SLURM.name: given}) if pairs else job
 
 
-def read_options(job: Job) -> Options:
+def read_options(job: Job) -> SlurmOptions:
     """The job's `slurm` mapping. Raises JobError."""
     problems = refused(SLURM, job)
     given: dict[str, str] = {}
@@ -73,10 +73,10 @@ def read_options(job: Job) -> Options:
             problems.append(Problem(SLURM.name, "is set by trainshed; `instances` says how many nodes", name))
     if problems:
         raise JobError(problems)
-    return Options(sbatch, runtime)
+    return SlurmOptions(sbatch, runtime)
 
 
-def script_of(run: Run, options: Options, environ: Mapping[str, str]) -> str:
+def script_of(run: Run, options: SlurmOptions, environ: Mapping[str, str]) -> str:
     """The run's batch script."""
     job = run.job
     variables = (*job.environment, *job.references, *([SECRET_NAMES] if job.references else []))
@@ -183,7 +183,7 @@ def to_the_end(run: Run, number: int, client: Client, screen: Screen, signals: S
     """
     metrics = Metrics.of(run.job.metric_definitions)
     changed = partial(note_state, status)
-    end = Follower(run, number, client, screen, metrics, signals, changed).to_the_end()
+    end = SlurmFollower(run, number, client, screen, metrics, signals, changed).to_the_end()
     return _finish(run, end, status, metrics, screen)
 
 
@@ -218,7 +218,7 @@ def note_state(status: StatusFile, state: State) -> None:
         status.to("Pending", state.reason or state.state)
 
 
-def _finish(run: Run, end: End, status: StatusFile, metrics: Metrics, screen: Screen) -> int:
+def _finish(run: Run, end: SlurmJobEnd, status: StatusFile, metrics: Metrics, screen: Screen) -> int:
     """Collects, writes the last status, shows the summary; the job's exit status."""
     names = nodes_of(end.state, len(run.hosts))
     if names:  # `train` calls the hosts by the nodes' names
@@ -228,25 +228,25 @@ def _finish(run: Run, end: End, status: StatusFile, metrics: Metrics, screen: Sc
     return finish(run, _judge(run, end), ending, status, metrics, screen)
 
 
-def _judge(run: Run, end: End) -> Verdict:
+def _judge(run: Run, end: SlurmJobEnd) -> RunEnd:
     """How the job ended, from Slurm's state and the nodes' records."""
     state = end.state
     if end.stop_signal:
         name = signal.Signals(end.stop_signal).name
-        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + end.stop_signal, reason=f"stopped by {name}")
+        return RunEnd("Stopped", "Stopped", EXIT_SIGNAL_BASE + end.stop_signal, reason=f"stopped by {name}")
     if state is None:
-        return Verdict("Failed", "Failed", 1, reason="Slurm no longer knows how the job ended (neither scontrol nor sacct)")
+        return RunEnd("Failed", "Failed", 1, reason="Slurm no longer knows how the job ended (neither scontrol nor sacct)")
     if state.state == "COMPLETED":
-        return Verdict("Completed", "Completed", 0)
+        return RunEnd("Completed", "Completed", 0)
     if state.state == "TIMEOUT":
         limit = duration(run.job.max_runtime_seconds) if run.job.max_runtime_seconds else "the partition's"
-        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"it reached its time limit, {limit}")
+        return RunEnd("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"it reached its time limit, {limit}")
     if state.state == "CANCELLED":
-        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason="cancelled by scancel")
+        return RunEnd("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason="cancelled by scancel")
     failed = next((host for host in run.hosts if failure_of(host)), None)
     code = state.code or (EXIT_SIGNAL_BASE + state.signal if state.signal else 1)
     named = (record_of(failed).get("failure") or {}).get("host") if failed else None
     reason = failure_of(failed) if failed else f"Slurm: {state.state} {state.reason}".rstrip() + "; look at logs/slurm.log"
     if state.state not in ("FAILED", "COMPLETING"):
         reason = f"Slurm: {state.state}; {reason}" if failed else reason
-    return Verdict("Failed", "Failed", code, named or (failed.name if failed else ""), reason)
+    return RunEnd("Failed", "Failed", code, named or (failed.name if failed else ""), reason)

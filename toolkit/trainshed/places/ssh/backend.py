@@ -20,8 +20,8 @@ from trainshed.base.units import size as shown
 from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, of_setting
 from trainshed.machine.isolation import isolated
 from trainshed.runner.acting.base import DEFAULT_SHM, Exit, Hosts, RunningHost
-from trainshed.runner.files.run import Host, Run
-from trainshed.runner.job.job import Channel, Job
+from trainshed.runner.files.run import HostTree, Run
+from trainshed.runner.job.job import ChannelSpec, Job
 from trainshed.runner.job.machine_names import parse
 from trainshed.runner.job.places import SSH
 from trainshed.runner.job.references import look_up, secrets_of
@@ -29,10 +29,10 @@ from trainshed.runner.job.references import look_up, secrets_of
 from ..copying import Brought
 from .agent import LOST
 from .channel_store import bring, stored
-from .connection import Connection, Sockets, SshError, Unreachable
+from .connection import Connection, MachineUnreachable, Sockets, SshError
 from .follower import LONGEST_PAUSE, FollowRequest
 from .machine import Machine, facts_of
-from .shipping import Parcel, bring_home, check_room, send, send_toolkit
+from .shipping import HostParcel, bring_home, check_room, send, send_toolkit
 from .survey import RendezvousAddresses, at_once, clocks, has_ours, look_at, meet
 from .wishes import read_options
 
@@ -229,7 +229,7 @@ class Machines:
             )
         token = new_token()
         parcels = [
-            Parcel(run, host, self.options, self._base(run, host, machine), meeting.interfaces[number],
+            HostParcel(run, host, self.options, self._base(run, host, machine), meeting.interfaces[number],
                    links=not run.job.image, apart=stored(run, host, machine, self.options))
             for number, (host, machine) in enumerate(zip(run.hosts, by_number, strict=True))
         ]  # fmt: skip
@@ -266,13 +266,13 @@ class Machines:
 
         at_once(begin, range(len(by_number)))
 
-    def _machine(self, host: Host) -> Machine:
+    def _machine(self, host: HostTree) -> Machine:
         return self.machines[int(host.name.rpartition("-")[2]) - 1]
 
-    def _folder(self, run: Run, host: Host, machine: Machine) -> str:
+    def _folder(self, run: Run, host: HostTree, machine: Machine) -> str:
         return f"{machine.facts.folder}/runs/{run.name}/{host.name}"
 
-    def _base(self, run: Run, host: Host, machine: Machine) -> str:
+    def _base(self, run: Run, host: HostTree, machine: Machine) -> str:
         """What `train` calls its /opt/ml there."""
         return host.base if run.job.image else f"{self._folder(run, host, machine)}/ml"
 
@@ -328,7 +328,7 @@ class Machines:
             command += [job.image, *(job.arguments or ("train",))]
         return {"command": command, "environment": environment, "remove": [engine, "rm", "--force", name]}
 
-    def _order(self, run: Run, host: Host, machine: Machine, index: int) -> FollowRequest:
+    def _order(self, run: Run, host: HostTree, machine: Machine, index: int) -> FollowRequest:
         connection = machine.connection
         return FollowRequest(
             address=asdict(connection.address),
@@ -374,7 +374,7 @@ class Machines:
             try:
                 work()
                 return
-            except Unreachable as error:
+            except MachineUnreachable as error:
                 if time.monotonic() >= end:
                     raise
                 if not told:
@@ -390,7 +390,7 @@ class Machines:
         if run is None or not self.machines:
             return self._disconnect()
 
-        def tidy(host: Host) -> None:
+        def tidy(host: HostTree) -> None:
             if host.name in self.kept:
                 return
             machine = self._machine(host)
@@ -451,8 +451,8 @@ class Ssh(Hosts):
         data = read_options(job).data
         given = {channel.name: channel for channel in job.channels}
         for name, path in data.items():
-            channel = given.get(name, Channel(name, path))  # what is here stands for it in other places
-            given[name] = Channel(name, path, content_type=channel.content_type)
+            channel = given.get(name, ChannelSpec(name, path))  # what is here stands for it in other places
+            given[name] = ChannelSpec(name, path, content_type=channel.content_type)
         return replace(job, channels=tuple(given.values())) if data else job
 
     def check(self, job: Job, environ: Mapping[str, str]) -> None:

@@ -14,19 +14,19 @@ import shutil
 import subprocess
 import time
 
-from trainshed.runner.files.run import Host, Run
-from trainshed.runner.job.job import Channel
+from trainshed.runner.files.run import HostTree, Run
+from trainshed.runner.job.job import ChannelSpec
 
-from .connection import SSH_FAILED, SshError, Unreachable, in_words
+from .connection import SSH_FAILED, MachineUnreachable, SshError, in_words
 from .machine import Machine
 from .shipping import below
-from .wishes import Options
+from .wishes import SshOptions
 
 TRIES, PAUSE = 5, 5.0  # for a connection that breaks meanwhile: each goes on where the one before stopped
 _LOST = (SSH_FAILED, 10, 12, 30, 35)  # rsync(1), EXIT VALUES: socket I/O, protocol stream, timeouts; and ssh's own
 
 
-def stored(run: Run, host: Host, machine: Machine, options: Options) -> list[Channel]:
+def stored(run: Run, host: HostTree, machine: Machine, options: SshOptions) -> list[ChannelSpec]:
     """The channels of a host that go this way: whole folders of this machine."""
     if not machine.facts.rsync or shutil.which("rsync") is None or ":" in machine.connection.address.destination:
         return []
@@ -37,7 +37,7 @@ def stored(run: Run, host: Host, machine: Machine, options: Options) -> list[Cha
     ]
 
 
-def bring(machine: Machine, channel: Channel, there: str) -> None:
+def bring(machine: Machine, channel: ChannelSpec, there: str) -> None:
     """Has a folder there hold what a channel holds. Raises SshError."""
     source = os.path.realpath(channel.path)
     mine = f"{platform.node()}:{os.getuid()}:{source}"
@@ -50,7 +50,7 @@ def bring(machine: Machine, channel: Channel, there: str) -> None:
             try:
                 _sync(machine, source, store, listed)
                 break
-            except Unreachable:
+            except MachineUnreachable:
                 if number == TRIES - 1:
                     raise
                 time.sleep(PAUSE)
@@ -70,6 +70,6 @@ def _sync(machine: Machine, source: str, store: str, listed: bytes) -> None:
     errors = done.stderr.decode("utf-8", "replace")
     if done.returncode in _LOST:
         message, hint = in_words(connection.address, errors)
-        raise Unreachable(f"{machine.name}: {message}", hint=hint)
+        raise MachineUnreachable(f"{machine.name}: {message}", hint=hint)
     said = next((line for line in errors.splitlines() if line.strip()), f"exit status {done.returncode}")
     raise SshError(f"{machine.name}: {said}", hint="the data of earlier runs is in " + os.path.dirname(store) + " there")

@@ -21,7 +21,7 @@ from trainshed.runner.job.request import read_file
 from .connection import Connection, Sockets
 from .machine import Machine
 from .survey import CLOCKS, at_once, clocks, faults_of, has_ours, meet
-from .wishes import Options, read_options
+from .wishes import SshOptions, read_options
 
 
 def examine(file: str, hosts: Sequence[str], environ: Mapping[str, str]) -> list[Check]:
@@ -33,7 +33,7 @@ def examine(file: str, hosts: Sequence[str], environ: Mapping[str, str]) -> list
     Raises:
         JobError: the job file cannot be read, or its `ssh` is wrong.
     """
-    options, image = Options(), ""
+    options, image = SshOptions(), ""
     if file:
         job = _job(file, environ)
         hosts = hosts or job.machines
@@ -66,7 +66,7 @@ def _job(file: str, environ: Mapping[str, str]) -> Job:
     return replace(read(values, environ, file, os.path.splitext(os.path.basename(file))[0], problems), **extra)
 
 
-def _examined(connection: Connection, options: Options, image: str) -> tuple[Check, Machine | None]:
+def _examined(connection: Connection, options: SshOptions, image: str) -> tuple[Check, Machine | None]:
     """What is found of one machine, and the machine if it can be asked more."""
     try:
         machine = Machine.reach(connection, options)
@@ -81,7 +81,7 @@ def _examined(connection: Connection, options: Options, image: str) -> tuple[Che
     return ok(machine.name, f"Python {version}, {whose}, {engines}, {size(facts.free)} free in {facts.folder}"), machine
 
 
-def _ways(machines: Sequence[Machine], options: Options) -> Check:
+def _ways(machines: Sequence[Machine], options: SshOptions) -> Check:
     """Whether every machine reaches every other one at a port that no firewall was told of."""
     try:
         meeting = meet(machines, options)

@@ -30,7 +30,7 @@ class SshError(TrainshedError):
     exit_code = EXIT_UNAVAILABLE
 
 
-class Unreachable(SshError):
+class MachineUnreachable(SshError):
     """The connection failed, which a later one need not do."""
 
 
@@ -106,7 +106,7 @@ class Connection:
         stdout: IO[bytes] | int = subprocess.PIPE,
         seconds: float | None = 120.0,
     ) -> CommandResult:
-        """Runs a shell command there. Raises Unreachable where ssh itself fails, or there is no answer in time."""
+        """Runs a shell command there. Raises MachineUnreachable where ssh itself fails, or there is no answer in time."""
         piped = isinstance(stdin, bytes)
         try:
             done = subprocess.run(
@@ -118,13 +118,13 @@ class Connection:
                 **({"input": stdin} if piped else {"stdin": stdin}),  # type: ignore[call-overload]
             )
         except subprocess.TimeoutExpired:
-            raise Unreachable(f"{self.name}: no answer in {seconds:.0f} s") from None
+            raise MachineUnreachable(f"{self.name}: no answer in {seconds:.0f} s") from None
         except FileNotFoundError:
             raise SshError("ssh is not installed here", hint="install an OpenSSH client") from None
         errors = done.stderr.decode("utf-8", "replace")
         if done.returncode == SSH_FAILED:
             message, hint = in_words(self.address, errors)
-            raise Unreachable(f"{self.name}: {message}", hint=hint)
+            raise MachineUnreachable(f"{self.name}: {message}", hint=hint)
         return CommandResult(done.returncode, done.stdout or b"", errors)
 
     def hostname(self) -> str:

@@ -15,7 +15,7 @@ from typing import IO, Any
 from trainshed.base.errors import one_line
 
 from .connection import SSH_FAILED, CommandResult, Connection, SshError, in_words, quoted
-from .wishes import Options
+from .wishes import SshOptions
 
 _END = "trainshed-agent-ends-here"
 _NO_FOLDER = 91
@@ -70,7 +70,7 @@ class Machine:
         return self.connection.name
 
     @classmethod
-    def reach(cls, connection: Connection, options: Options) -> Machine:
+    def reach(cls, connection: Connection, options: SshOptions) -> Machine:
         """Lays the agent out and asks it. Raises SshError where the machine cannot be reached or cannot be used."""
         before = time.time()
         answer = connection.run("exec sh", stdin=arrival(options).encode())
@@ -130,7 +130,7 @@ class Machine:
         return SshError(f"{self.name}: {CommandResult(code, b'', errors).last_error}")
 
 
-def arrival(options: Options) -> str:
+def arrival(options: SshOptions) -> str:
     """The script for the shell there that lays the agent out and asks it what the machine has."""
     text, name = agent_text()
     python = _at_home(options.python) if options.python else ""

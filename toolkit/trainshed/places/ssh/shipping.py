@@ -15,22 +15,22 @@ from trainshed.base.errors import TrainshedError, one_line
 from trainshed.base.secrets import new_token
 from trainshed.base.units import size as shown
 from trainshed.runner.files.platform_files import config_files, to_json
-from trainshed.runner.files.run import Host, Run
-from trainshed.runner.job.job import S3, Channel
+from trainshed.runner.files.run import HostTree, Run
+from trainshed.runner.job.job import S3, ChannelSpec
 
 from ..copying import Brought, beside, is_whole, take_in
 from .connection import SshError
 from .machine import Machine
-from .wishes import Options
+from .wishes import SshOptions
 
 ROOM = 64 << 20  # bytes beyond what is sent that a disk there must have
-# Written for the runner's machine; a host of this place gets its own (`Parcel.configuration`).
+# Written for the runner's machine; a host of this place gets its own (`HostParcel.configuration`).
 _CONFIG = "input/config"
 
 Member = tuple[str, str]  # its name below the host's folder; the file here
 
 
-class Parcel:
+class HostParcel:
     """The parcel for one host: its /opt/ml, with the channels that are not there already.
 
     Args:
@@ -43,13 +43,13 @@ class Parcel:
     def __init__(
         self,
         run: Run,
-        host: Host,
-        options: Options,
+        host: HostTree,
+        options: SshOptions,
         base: str,
         interface: str,
         *,
         links: bool = True,
-        apart: Sequence[Channel] = (),
+        apart: Sequence[ChannelSpec] = (),
     ) -> None:
         self.run, self.host, self.options, self.links = run, host, options, links
         self.apart = apart
@@ -211,7 +211,7 @@ def _toolkit() -> Iterator[Member]:
             yield name, path
 
 
-def bring_home(machine: Machine, run: Run, host: Host, base: str, brought: Brought) -> None:
+def bring_home(machine: Machine, run: Run, host: HostTree, base: str, brought: Brought) -> None:
     """Brings output, model and checkpoints of a host that has ended. Raises TrainshedError where something is missing."""
     for source, target in (("output", host.output), ("model", run.model), (run.job.checkpoint_path, run.checkpoints)):
         with beside(run) as folder:

@@ -17,7 +17,7 @@ from trainshed.base.units import duration
 
 from .connection import Connection, SshError
 from .machine import Machine, MachineFacts
-from .wishes import Options
+from .wishes import SshOptions
 
 OLDEST = (3, 10)  # Python that trainshed runs with
 FOR_AGENT = (3, 7)  # Python that the agent runs with
@@ -54,7 +54,7 @@ def told_together(faults: Sequence[TrainshedError]) -> SshError:
     return SshError(f"{len(faults)} hosts cannot be used:\n" + "\n".join(f"  {line}" for line in lines))
 
 
-def look_at(connections: Iterable[Connection], options: Options, image: str) -> list[Machine]:
+def look_at(connections: Iterable[Connection], options: SshOptions, image: str) -> list[Machine]:
     """The machines, each with what it has. Raises SshError with all faults of all of them."""
     machines = at_once(lambda connection: Machine.reach(connection, options), connections)
     faults = [
@@ -67,7 +67,7 @@ def look_at(connections: Iterable[Connection], options: Options, image: str) -> 
     return machines
 
 
-def faults_of(facts: MachineFacts, options: Options, image: str) -> list[tuple[str, str]]:
+def faults_of(facts: MachineFacts, options: SshOptions, image: str) -> list[tuple[str, str]]:
     """(what is wrong, what to do) of a machine."""
     version = ".".join(map(str, facts.python))
     if image:
@@ -107,7 +107,7 @@ def clocks(machines: Sequence[Machine]) -> list[str]:
     ]
 
 
-def has_ours(facts: MachineFacts, options: Options) -> bool:
+def has_ours(facts: MachineFacts, options: SshOptions) -> bool:
     """Returns whether the trainshed that the machine's interpreter has will do."""
     known = facts.modules.get("trainshed")
     if options.toolkit == "send" or known is None:
@@ -124,7 +124,7 @@ class RendezvousAddresses:
     ports: tuple[int, int]
 
 
-def meet(machines: Sequence[Machine], options: Options) -> RendezvousAddresses:
+def meet(machines: Sequence[Machine], options: SshOptions) -> RendezvousAddresses:
     """Finds out by trying: every machine listens, and every other one connects.
 
     Raises:
@@ -161,7 +161,7 @@ def meet(machines: Sequence[Machine], options: Options) -> RendezvousAddresses:
     return RendezvousAddresses(tuple(chosen), interfaces, (int(first), int(second)))
 
 
-def _candidates(machine: Machine, index: int, options: Options) -> list[str]:
+def _candidates(machine: Machine, index: int, options: SshOptions) -> list[str]:
     """Addresses that may lead to a machine, the likeliest first."""
     if options.addresses:
         return [options.addresses[index]]

@@ -19,7 +19,7 @@ PATIENCE = 1800.0  # seconds
 
 
 @dataclass(frozen=True)
-class Options:
+class SshOptions:
     """How a job uses its machines.
 
     python: interpreter there, "" for that of the `train` on the PATH, else python3.
@@ -43,12 +43,12 @@ class Options:
     engine: str = ""
 
 
-def read_options(job: Job) -> Options:
+def read_options(job: Job) -> SshOptions:
     """Reads what the job's `ssh` says, checked. Raises JobError with everything that is wrong."""
     place = PlaceFields(job, SSH, SSH.known)
     if not job.machines:
         place.problem("job.hosts", "is missing: which machines?", "hosts: [user@machine], or --hosts user@a,user@b")
-    options = Options(
+    options = SshOptions(
         python=place.get("python", str, ""),
         folder=str(place.get("folder", str, FOLDER)).rstrip("/"),
         toolkit=place.get("toolkit", str, "auto"),

@@ -23,7 +23,7 @@ from ..display.screen import Screen
 from ..display.summary import render
 from ..files import layout
 from ..files.collect import collect, settled
-from ..files.ending import Ending, Verdict
+from ..files.ending import Ending, RunEnd
 from ..files.metrics import Metrics
 from ..files.run import Run
 from ..job.job import Job
@@ -101,11 +101,11 @@ class Submission(ABC):
                 lock = claim(self.run.folder, self.lock)
                 said = self.submit(secrets)
             except Interrupted as error:
-                self._given_up(Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error)))
+                self._given_up(RunEnd("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error)))
                 raise
             except TrainshedError as error:
                 reason = f"{error.message}\nhint: {error.hint}" if error.hint else error.message
-                self._given_up(Verdict("Failed", "Failed", error.exit_code, reason=reason))
+                self._given_up(RunEnd("Failed", "Failed", error.exit_code, reason=reason))
                 raise
             if detach:
                 self.status.data["Trainshed"].pop("Runner", None)  # nobody follows it from here on
@@ -147,7 +147,7 @@ class Submission(ABC):
                 shutil.rmtree(run.folder, ignore_errors=True)  # it was made, or empty, before
             raise
 
-    def _given_up(self, verdict: Verdict) -> None:
+    def _given_up(self, verdict: RunEnd) -> None:
         if os.path.isdir(self.run.folder):
             self.status.ended(verdict, None, Metrics.of(()), "")
 
@@ -261,7 +261,7 @@ def claim(folder: str, lock: str) -> int | None:
         raise TrainshedError(f"cannot follow the job: {error.filename or folder}: {error.strerror}") from error
 
 
-def finish(run: Run, verdict: Verdict, ending: Ending, status: StatusFile, metrics: Metrics, screen: Screen) -> int:
+def finish(run: Run, verdict: RunEnd, ending: Ending, status: StatusFile, metrics: Metrics, screen: Screen) -> int:
     """Collects what a job has left in its folder, writes the last status, shows the summary; the job's exit status."""
     status.to("Uploading")
     archives = collect(run, verdict, screen.status)

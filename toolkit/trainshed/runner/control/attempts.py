@@ -17,7 +17,7 @@ from ..acting import Backend
 from ..display.screen import Screen
 from ..display.usage import Gauge
 from ..files import layout
-from ..files.ending import Ending, Verdict
+from ..files.ending import Ending, RunEnd
 from ..files.fingerprints import hand_over
 from ..files.metrics import Metrics
 from ..files.mounts import Mounts
@@ -30,7 +30,7 @@ from .watch import Cause, Limits, Watch
 SHORTEST_LIMIT = 0.001  # seconds; a limit that was used up by earlier attempts still stops the hosts
 
 
-class Attempts:
+class RunAttempts:
     """Starts the hosts of a placed run until an attempt's ending is the run's.
 
     Args:
@@ -89,7 +89,7 @@ class Attempts:
             self.status.to("Starting", f"Attempt {self.number + 1}, with the checkpoints of those before")
             self.screen.say(f"attempt {self.number + 1}, with the checkpoints of those before")
 
-    def _note_retry(self, verdict: Verdict) -> None:
+    def _note_retry(self, verdict: RunEnd) -> None:
         self.retries -= 1
         reason = verdict.reason.splitlines()[0]
         left = f"{self.retries} more {'retry' if self.retries == 1 else 'retries'} after this one"

@@ -21,7 +21,7 @@ from ..display.screen import Screen
 from ..display.summary import render, shown
 from ..files import layout
 from ..files.collect import Archive, collect, settled
-from ..files.ending import Ending, Verdict
+from ..files.ending import Ending, RunEnd
 from ..files.expected_data import check_data
 from ..files.metrics import Metrics
 from ..files.mounts import Mounts, clear_stale
@@ -39,7 +39,7 @@ from ..state.run_goodput import note_goodput
 from ..state.status import StatusFile
 from ..state.stored import Stored, load
 from ..state.verdict import judge, went_on_without
-from .attempts import Attempts
+from .attempts import RunAttempts
 from .live_mlflow import LiveMlflow
 from .parent import with_parent
 from .resolve_models import with_pinned_models
@@ -51,7 +51,7 @@ class Finished:
     """A run that is over, with everything that is known of it."""
 
     run: Run
-    verdict: Verdict
+    verdict: RunEnd
     metrics: Metrics
     archives: tuple[Archive, Archive] | None = None
 
@@ -198,7 +198,7 @@ class Execution:
                 ending = self._attempts().to_the_end()
                 return self._finish(ending, placed)
             except Interrupted as error:
-                reason = Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error))
+                reason = RunEnd("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error))
                 self.status.ended(reason, None, self.metrics, "")
                 raise
             except Exception as error:
@@ -304,8 +304,8 @@ class Execution:
                 os.rmdir(parent)
         index.forget(self.run.id, self.environ)
 
-    def _attempts(self) -> Attempts:
-        return Attempts(
+    def _attempts(self) -> RunAttempts:
+        return RunAttempts(
             self.run,
             self.backend,
             self.screen,
@@ -340,7 +340,7 @@ class Execution:
                     model = self._upload(archives) or model
         except Interrupted as error:
             if verdict.status == "Completed":
-                verdict = Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error))
+                verdict = RunEnd("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error))
         except (TrainshedError, OSError) as error:
             if isinstance(error, OSError):
                 error = TrainshedError(f"the results cannot be collected: {error.filename or run.folder}: {error.strerror}")
@@ -367,8 +367,8 @@ class Execution:
         return dict(zip((archive.path for archive in there), uris, strict=True)).get(archives[0].path, "")
 
 
-def _could_not_run(error: Exception) -> Verdict:
+def _could_not_run(error: Exception) -> RunEnd:
     if not isinstance(error, TrainshedError):
-        return Verdict("Failed", "Failed", EXIT_INTERNAL, reason=f"trainshed itself failed: {type(error).__name__}: {error}")
+        return RunEnd("Failed", "Failed", EXIT_INTERNAL, reason=f"trainshed itself failed: {type(error).__name__}: {error}")
     reason = "\n".join(part for part in (error.message, error.hint and f"hint: {error.hint}") if part)
-    return Verdict("Failed", "Failed", error.exit_code, reason=reason)
+    return RunEnd("Failed", "Failed", error.exit_code, reason=reason)

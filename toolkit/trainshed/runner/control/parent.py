@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from trainshed.base.errors import JobError, Problem, TrainshedError
 
-from ..job.job import PARENTS_CHANNEL, Channel, Job, Parent
+from ..job.job import PARENTS_CHANNEL, ChannelSpec, Job, Parent
 from ..state.stored import Stored, find
 
 
@@ -43,7 +43,7 @@ def with_parent(job: Job, environ: Mapping[str, str]) -> Job:
     return replace(
         job,
         from_run=run.name,
-        channels=tuple(sorted((*job.channels, Channel(PARENTS_CHANNEL, path)), key=lambda channel: channel.name)),
+        channels=tuple(sorted((*job.channels, ChannelSpec(PARENTS_CHANNEL, path)), key=lambda channel: channel.name)),
         parent=Parent(run.name, run.id, run.folder, model_sha256(run)),
         notes=(*job.notes, *notes),
     )

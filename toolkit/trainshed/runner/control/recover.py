@@ -13,7 +13,7 @@ from trainshed.base.errors import EXIT_SIGNAL_BASE, TrainshedError
 from ..acting import acting
 from ..acting.leftovers import LeftoverProcesses, Leftovers
 from ..files.collect import Archive, collect, settled
-from ..files.ending import Ending, HostEnd, Verdict
+from ..files.ending import Ending, HostEnd, RunEnd
 from ..files.metrics import Metrics
 from ..files.mounts import clear
 from ..files.owner import hand_over
@@ -42,7 +42,7 @@ def still_running(run: Stored, environ: Mapping[str, str]) -> list[str]:
     return leftovers_of(run, environ).running() if run.id else []
 
 
-def settle(run: Stored, environ: Mapping[str, str], say: Callable[[str], None], *, grace: float | None = None) -> Verdict:
+def settle(run: Stored, environ: Mapping[str, str], say: Callable[[str], None], *, grace: float | None = None) -> RunEnd:
     """Ends what a dead runner left (SIGTERM, then SIGKILL after the grace), collects it, writes the last status.
 
     Args:
@@ -89,15 +89,15 @@ def _last_sign(run: Stored, made: Run) -> float:
     return min(max(signs), time.time())
 
 
-def _verdict(run: Stored, ends: list[HostEnd], judged: Verdict | None) -> Verdict:
+def _verdict(run: Stored, ends: list[HostEnd], judged: RunEnd | None) -> RunEnd:
     lost = f"{_LOST}{str(run.status.get('SecondaryStatus') or 'Starting').lower()}"
     if judged is None:
         states = {str(record_of(host).get("state")) for host in run.run().hosts}
         if states == {"Completed"}:
-            return Verdict("Completed", "Completed", 0)
-        return Verdict("Failed", "Failed", EXIT_LOST, reason=lost)
+            return RunEnd("Completed", "Completed", 0)
+        return RunEnd("Failed", "Failed", EXIT_LOST, reason=lost)
     if judged.status == "Completed" and any(end.asked for end in ends):
-        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason=f"stopped; {lost}")
+        return RunEnd("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason=f"stopped; {lost}")
     return judged
 
 

@@ -14,7 +14,7 @@ from ..acting import Backend, acting
 from ..files import warm_keeper as keeper
 from ..files.owner import give_all
 from ..files.run import Run
-from ..files.warm_pool import Pool, Shape, Standing, every, make, pools_folder, sweep, take
+from ..files.warm_pool import Pool, Standing, WarmPoolKey, every, make, pools_folder, sweep, take
 from ..job.job import Job
 from ..job.places import HERE
 
@@ -77,11 +77,11 @@ class Warm:
             self.say(f"warning: keep_alive: nothing is kept for the next run: {error.filename}: {error.strerror}")
             pool.drop()
 
-    def _shape(self) -> Shape:
+    def _shape(self) -> WarmPoolKey:
         python = "" if self.backend.in_containers else self.job.python or sys.executable
-        return Shape(self.backend.place, self.backend.image.get("id", ""), python)
+        return WarmPoolKey(self.backend.place, self.backend.image.get("id", ""), python)
 
-    def _find(self, shape: Shape) -> Pool | None:
+    def _find(self, shape: WarmPoolKey) -> Pool | None:
         """A pool of this shape that is free, one of the same job's name first. Says why one of this name is none."""
         for one in sorted(every(self.environ), key=lambda one: one.job != self.job.name):
             if one.shape == shape and not one.in_use and not self._is_used(one) and (pool := take(one)):
@@ -91,7 +91,7 @@ class Warm:
                 self.say(f"warm pool {one.name} does not fit: {self._difference(one, shape)}")
         return None
 
-    def _difference(self, one: Standing, shape: Shape) -> str:
+    def _difference(self, one: Standing, shape: WarmPoolKey) -> str:
         if one.shape.image != shape.image:
             return "it is of another image" if one.shape.image and shape.image else "containers and processes differ"
         if one.shape != shape:

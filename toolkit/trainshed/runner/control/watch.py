@@ -32,7 +32,7 @@ HURRY_SECONDS = 5.0  # for `train` to kill its script and to report, before it i
 TICK = 1.0  # seconds between two looks at the clock for the status
 
 
-class Phase(Enum):
+class WatchPhase(Enum):
     """The phases of a watch over hosts. A watch goes through the phases in this order and may leave some out.
 
     RUNNING:  the hosts run. A `Cause` ends this phase.
@@ -122,7 +122,7 @@ class Watch:
         self.trouble = trouble
         self.gauge = gauge
         self.secrets = secrets
-        self.phase = Phase.RUNNING
+        self.phase = WatchPhase.RUNNING
         self.deadline: float | None = None  # of the phase, on the monotonic clock
         self.cause: Cause | None = None
         self.problem = ""  # what `trouble` has said
@@ -153,7 +153,7 @@ class Watch:
             hosts=tuple(self.ended),
             stop_signal=self.stop_signal,
             timed_out=self.cause in (Cause.RUNTIME, Cause.WAIT),
-            killed=self.phase in (Phase.HURRIED, Phase.KILLED),
+            killed=self.phase in (WatchPhase.HURRIED, WatchPhase.KILLED),
             seconds=time.monotonic() - self.start,
             waited=self.cause is Cause.WAIT,
             interrupted=self.cause is Cause.SPOT,
@@ -212,7 +212,7 @@ class Watch:
         if self.deadline is not None:
             limit = min(limit, self.deadline - time.monotonic())
         first = self.limits.next()
-        if self.phase is Phase.RUNNING and first is not None:
+        if self.phase is WatchPhase.RUNNING and first is not None:
             limit = min(limit, first - self.ran)
         return max(0, int(limit * 1000)) + 1
 
@@ -228,9 +228,9 @@ class Watch:
             for message in host.news():
                 self.screen.say(message)
             end = host.exit()
-            self.ended.append(HostEnd(host.name, end.code, end.note, asked=self.phase is not Phase.RUNNING))
+            self.ended.append(HostEnd(host.name, end.code, end.note, asked=self.phase is not WatchPhase.RUNNING))
             others = ", ".join(other.name for other in self.living)
-            if not (end.code and others and self.phase is Phase.RUNNING):
+            if not (end.code and others and self.phase is WatchPhase.RUNNING):
                 continue
             if 0 < least_hosts(self.run.job) <= len(self.living):  # they agree how the job ends, or go on without it
                 self.screen.say(f"{host.name} exited with {end.code}: {others} may go on without it")
@@ -243,7 +243,7 @@ class Watch:
         """Handles a signal: the first stop signal asks hosts to end, Ctrl-C after that kills; SIGUSR2 interrupts spot."""
         if number in STOP_SIGNALS:
             self.stop_asked(number)
-        elif number == signal.SIGUSR2 and self.run.job.spot is not None and self.phase is Phase.RUNNING:
+        elif number == signal.SIGUSR2 and self.run.job.spot is not None and self.phase is WatchPhase.RUNNING:
             self.interrupt()
 
     def stop_asked(self, number: int) -> None:
@@ -256,7 +256,7 @@ class Watch:
         self.stop_signal = number
         grace = self.run.job.grace_seconds
         self.screen.say(f"{name}: stopping the job; the script has {duration(grace)} to end. Ctrl-C again kills it")
-        if self.phase is Phase.RUNNING:
+        if self.phase is WatchPhase.RUNNING:
             self.ask_to_stop(Cause.SIGNAL, grace, f"stopped by {name}")
         elif self.cause is Cause.SPOT:  # else another attempt would follow
             self.stopping(Cause.SIGNAL, f"stopped by {name}")
@@ -270,7 +270,7 @@ class Watch:
 
     def ask_to_stop(self, cause: Cause, grace: float, reason: str) -> None:
         """Asks all hosts to end within `grace` seconds."""
-        self.phase = Phase.STOPPING
+        self.phase = WatchPhase.STOPPING
         self.cause = cause
         self.deadline = time.monotonic() + grace + KILL_SECONDS
         self.stopping(cause, reason)
@@ -280,13 +280,13 @@ class Watch:
     def kill(self, why: str) -> None:
         """Ends all hosts now: at the first call so that `train` can still report, then for good."""
         self.screen.say(why)
-        if self.phase in (Phase.HURRIED, Phase.KILLED):
-            self.phase = Phase.KILLED
+        if self.phase in (WatchPhase.HURRIED, WatchPhase.KILLED):
+            self.phase = WatchPhase.KILLED
             self.deadline = None
             for host in self.living:
                 host.kill()
         else:
-            self.phase = Phase.HURRIED
+            self.phase = WatchPhase.HURRIED
             self.deadline = time.monotonic() + HURRY_SECONDS
             for host in self.living:
                 host.hurry()
@@ -295,7 +295,7 @@ class Watch:
         """Stops hosts whose time is over, and kills those whose grace is."""
         if not self.living:
             return
-        if self.phase is Phase.RUNNING:
+        if self.phase is WatchPhase.RUNNING:
             self._check_limits()
         if self.deadline is not None and time.monotonic() >= self.deadline:
             names = ", ".join(host.name for host in self.living)
@@ -326,7 +326,7 @@ class Watch:
         return " · ".join([*parts, *self.metrics.now(self.outputs), *self.gauge()])
 
     def _phase_name(self) -> str:
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not WatchPhase.RUNNING:
             return "interrupted" if self.cause is Cause.SPOT else "stopping"
         self.preparing = [host for host in self.preparing if not os.path.exists(host.record)]
         return "preparing" if self.preparing else "training"

@@ -26,7 +26,7 @@ _RANK = re.compile(rb"\[(?:[^\]\n:]*:)?([0-9]{1,9})\] ")
 
 
 @dataclass
-class Tail:
+class LogTail:
     """One growing file, read by whole lines."""
 
     path: str
@@ -82,12 +82,12 @@ def follow(
         forever: go on until the run is over; else to the present end.
         runner: also the runner's messages, as those of "runner".
     """
-    tails: dict[str, Tail] = {}
+    tails: dict[str, LogTail] = {}
     over = False
     while True:
         for name in [*logs_of(run), *([RUNNER] if runner else [])]:
             if name not in tails and (hosts is None or name in hosts or name == RUNNER):
-                tails[name] = Tail(f"{run.folder}/{RUNNER_LOG}" if name == RUNNER else f"{run.folder}/logs/{name}.log")
+                tails[name] = LogTail(f"{run.folder}/{RUNNER_LOG}" if name == RUNNER else f"{run.folder}/logs/{name}.log")
                 if last is not None:
                     tails[name].skip_to_last(last)
         idle = True

@@ -13,7 +13,7 @@ from trainshed.contract.wire.findings import findings_in
 from trainshed.observe.goodput import rows as rows_of_goodput
 
 from ..files.collect import Archive
-from ..files.ending import Verdict
+from ..files.ending import RunEnd
 from ..files.metrics import Metrics
 from ..files.run import Run
 from ..state.records import record_of
@@ -26,7 +26,7 @@ REPORTS = ("report.html", "trainshed-report.html")  # the second where the scrip
 
 def render(
     run: Run,
-    verdict: Verdict,
+    verdict: RunEnd,
     seconds: dict[str, float],
     metrics: Metrics,
     archives: tuple[Archive, Archive] | None,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainshed.base.errors import TrainshedError
 
-from ..job.job import S3, Channel
+from ..job.job import S3, ChannelSpec
 
 if TYPE_CHECKING:
     from .fetching.s3 import Bucket
@@ -33,7 +33,7 @@ def lines_of(text: bytes) -> list[bytes]:
     return [line for line in text.split(b"\n") if line.strip()]
 
 
-def records(path: str, channel: Channel, epoch: int, environ: Mapping[str, str]) -> Iterator[bytes]:
+def records(path: str, channel: ChannelSpec, epoch: int, environ: Mapping[str, str]) -> Iterator[bytes]:
     """The attributes of all lines, in their order; of each line those that the channel names.
 
     Args:
@@ -90,7 +90,7 @@ def _attribute(fields: dict[str, Any], name: str, where: str, fetch: Callable[[s
 class _Fetching:
     """Reads what `-ref` attributes name: objects on S3; for a manifest of this machine files, too."""
 
-    def __init__(self, channel: Channel, environ: Mapping[str, str]) -> None:
+    def __init__(self, channel: ChannelSpec, environ: Mapping[str, str]) -> None:
         self._channel, self._environ = channel, environ
         self._bucket: Bucket | None = None
         self._lock = threading.Lock()  # clients are made one at a time

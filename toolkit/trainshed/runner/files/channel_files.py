@@ -8,12 +8,12 @@ from collections.abc import Callable
 from trainshed.base.errors import TrainshedError, some
 from trainshed.machine.folders import FILE, UNREADABLE, walk
 
-from ..job.job import Channel
+from ..job.job import ChannelSpec
 
 NAMED = 3  # things that a message names
 
 
-def files_of(channel: Channel, path: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
+def files_of(channel: ChannelSpec, path: str, say: Callable[[str], None]) -> list[tuple[str, str]]:
     """(name below the channel's folder, path) of each file at `path`, sorted.
 
     Links are followed, circles are not. Pipes, sockets, devices and links to nothing are left out, which is said once.

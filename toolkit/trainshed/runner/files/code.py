@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Source:
+class CodeFiles:
     """The files to copy: (absolute path, path below the code folder) of each file, and their bytes together."""
 
     folder: str
@@ -38,7 +38,7 @@ class Source:
     notes: tuple[str, ...] = ()
 
 
-def survey(folder: str, leave_out: Iterable[str] = (), *, home: str = "", say: Say = lambda _: None) -> Source:
+def survey(folder: str, leave_out: Iterable[str] = (), *, home: str = "", say: Say = lambda _: None) -> CodeFiles:
     """Looks through a code folder. Links are followed.
 
     Version control, caches, virtual environments and runs stay; of the home folder, all that is hidden (keys, caches).
@@ -92,10 +92,10 @@ def survey(folder: str, leave_out: Iterable[str] = (), *, home: str = "", say: S
             f"{folder} is copied for each host: {shown_size(size)}, {_largest(large)}; "
             "give data as channels, they are not copied"
         )
-    return Source(folder, tuple(files), size, tuple(notes))
+    return CodeFiles(folder, tuple(files), size, tuple(notes))
 
 
-def copy(source: Source, target: str) -> tuple[str, ...]:
+def copy(source: CodeFiles, target: str) -> tuple[str, ...]:
     """Makes `target` a copy of the source; names below the source of the files that were gone by then.
 
     Raises:

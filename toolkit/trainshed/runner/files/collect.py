@@ -15,7 +15,7 @@ from trainshed.base.errors import EXIT_USER, some
 from trainshed.base.units import size
 from trainshed.machine.packing import PackedEntry, changes, listed, pack
 
-from .ending import Verdict
+from .ending import RunEnd
 from .provenance import note_model
 from .run import Run
 
@@ -44,7 +44,7 @@ class Archive:
     kept: str = ""
 
 
-def collect(run: Run, verdict: Verdict, progress: Progress = lambda _: None) -> tuple[Archive, Archive]:
+def collect(run: Run, verdict: RunEnd, progress: Progress = lambda _: None) -> tuple[Archive, Archive]:
     """(model, output). Never raises for what a host left: what cannot be packed is named in the archive's `problem`.
 
     Args:
@@ -71,13 +71,13 @@ def upload(prefix: str, run_name: str, archives: Iterable[Archive], environ: Map
     return [bucket.upload(one.path, os.path.basename(one.path), one.sha256) for one in archives]
 
 
-def settled(verdict: Verdict, archives: Iterable[Archive]) -> Verdict:
+def settled(verdict: RunEnd, archives: Iterable[Archive]) -> RunEnd:
     """The same verdict; Failed instead of Completed where results are missing from an archive."""
     broken = [archive for archive in archives if archive.problem]
     if verdict.status != "Completed" or not broken:
         return verdict
     reason = "the script succeeded, but its results are not all there: " + "; ".join(one.problem for one in broken)
-    return Verdict("Failed", "Failed", EXIT_USER, reason=f"{reason}\nhint: {_what_to_do(broken[0])}")
+    return RunEnd("Failed", "Failed", EXIT_USER, reason=f"{reason}\nhint: {_what_to_do(broken[0])}")
 
 
 def _what_to_do(archive: Archive) -> str:
@@ -194,7 +194,7 @@ def _links_that_leave(folder: str, entries: Iterable[PackedEntry]) -> list[str]:
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def merge(run: Run, verdict: Verdict) -> _Found:
+def merge(run: Run, verdict: RunEnd) -> _Found:
     """All hosts' output, under the names in the archive.
 
     One name on several hosts with the same content is one file; with different contents each goes below its host's
@@ -220,7 +220,7 @@ def merge(run: Run, verdict: Verdict) -> _Found:
     return _Found(tuple(members), tuple(lost))
 
 
-def _outcome(name: str, copies: list[tuple[str, PackedEntry]], verdict: Verdict, several: bool) -> Iterator[PackedEntry]:
+def _outcome(name: str, copies: list[tuple[str, PackedEntry]], verdict: RunEnd, several: bool) -> Iterator[PackedEntry]:
     if name == "success":
         if verdict.status == "Completed":
             yield copies[0][1]

@@ -43,7 +43,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RunEnd:
     """How the job ended.
 
     status, secondary: TrainingJobStatus and SecondaryStatus of the platform's DescribeTrainingJob.

@@ -11,7 +11,7 @@ from trainshed.contract.wire.fingerprints import FILE
 from trainshed.machine.fingerprint import LISTED, WHOLE, Fingerprint, of_folder, of_objects, to_plain
 from trainshed.machine.mountpoints import is_mounted
 
-from ..job.job import Channel
+from ..job.job import ChannelSpec
 from .fetching.items import Item
 from .platform_files import to_json
 from .run import Run
@@ -49,7 +49,7 @@ def hand_over(run: Run, listed: Mapping[str, Sequence[Item]], say: Callable[[str
             return
 
 
-def _fingerprint(channel: Channel, place: str, how: str, listed: Sequence[Item]) -> Fingerprint:
+def _fingerprint(channel: ChannelSpec, place: str, how: str, listed: Sequence[Item]) -> Fingerprint:
     if listed and min(one.size for one in listed) >= 0:
         return of_objects((one.name, one.size, one.etag) for one in listed)
     if is_mounted(os.path.dirname(os.path.realpath(place))):  # what is read of it would be fetched

@@ -15,11 +15,11 @@ from trainshed.base.numerals import whole
 from trainshed.base.secrets import is_secret_name
 from trainshed.contract.paths import DEFAULT_BASE
 
-from ..job.job import Channel, Job
+from ..job.job import ChannelSpec, Job
 from . import code
 from .platform_files import config_files, to_json
 from .provenance import note_start
-from .run import Host, Run, hosts_of
+from .run import HostTree, Run, hosts_of
 from .user_dirs import RUNS, state_folder
 
 
@@ -78,7 +78,7 @@ def place(
         runs = ""
     leave_out = [channel.path for channel in job.channels]
     leave_out += [job.output, job.checkpoints, run.folder, runs, state_folder(environ)]
-    source = code.Source("")
+    source = code.CodeFiles("")
     if os.path.isdir(job.source_dir):
         source = code.survey(job.source_dir, leave_out, home=environ.get("HOME", ""), say=say)
     for note in source.notes:
@@ -148,7 +148,7 @@ def _check_empty(folder: str) -> None:
         raise TrainshedError(f"{folder} holds {what}", hint="name a new folder with --output, or move the old one away")
 
 
-def _place_host(run: Run, host: Host, interface: str) -> None:
+def _place_host(run: Run, host: HostTree, interface: str) -> None:
     for part in ("input/config", "input/data", "output/data"):
         os.makedirs(f"{host.folder}/{part}", exist_ok=True)
     for name, value in config_files(run.job, run.name, host.name, host.base, interface).items():
@@ -178,6 +178,6 @@ def _place_host(run: Run, host: Host, interface: str) -> None:
         os.symlink(run.data(host, channel), link)
 
 
-def _shown(run: Run, host: Host) -> list[Channel]:
+def _shown(run: Run, host: HostTree) -> list[ChannelSpec]:
     """The host's channels that are folders: those of Pipe mode are FIFOs, made when the hosts start."""
     return [channel for channel in run.job.channels_of(host.name) if channel.input_mode != "Pipe"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from trainshed.metrics.points import PLACES
-from trainshed.metrics.reading import Reader, Summary
+from trainshed.metrics.reading import MetricsReader, Summary
 from trainshed.metrics.scraper import Scraper
 
 READ_SECONDS = 0.05  # for what is new in files, of one look
@@ -40,7 +40,7 @@ class Metrics:
     series: dict[str, Seen] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     final: dict[str, Summary] = field(default_factory=dict)
-    reader: Reader = field(default_factory=Reader)
+    reader: MetricsReader = field(default_factory=MetricsReader)
 
     @staticmethod
     def of(definitions: Iterable[tuple[str, str]], format: str = "auto") -> Metrics:

@@ -24,7 +24,7 @@ from trainshed.base.secrets import mask_text
 from trainshed.machine import mountpoints
 from trainshed.machine.processes import stat_fields
 
-from ..job.job import Channel
+from ..job.job import ChannelSpec
 from .fetching import rclone
 from .fetching.items import Item
 from .run import Run
@@ -56,7 +56,7 @@ class NotMounted(Exception):
 class Mount:
     """One channel's file system, its rclone, and the shell that takes it away."""
 
-    channel: Channel
+    channel: ChannelSpec
     point: str
     process: subprocess.Popen[bytes]
     guard: subprocess.Popen[bytes]
@@ -103,7 +103,7 @@ class Mounts:
             return "rclone is not installed (Debian's packages rclone and fuse3)"
         return mountpoints.obstacle(others=self.others)
 
-    def show(self, channel: Channel, reach: rclone.Reach, items: list[Item], beginning: str) -> None:
+    def show(self, channel: ChannelSpec, reach: rclone.Reach, items: list[Item], beginning: str) -> None:
         """Shows a folder of a storage as a channel.
 
         Args:
@@ -125,7 +125,7 @@ class Mounts:
         self.mounts.append(mount)
         self.shown[channel.name] = items
 
-    def _start(self, channel: Channel, reach: rclone.Reach, beginning: str) -> Mount:
+    def _start(self, channel: ChannelSpec, reach: rclone.Reach, beginning: str) -> Mount:
         point = f"{self.run.folder}/staged/{channel.name}"
         log = f"{self.run.folder}/logs/channel-{channel.name}.rclone"
         options = [*_OPTIONS, "--devname", _source(), *rclone.only(SHOWN, beginning)]

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 from trainshed.base.errors import TrainshedError
 
-from ..job.job import Channel
+from ..job.job import ChannelSpec
 from .augmented import records
 from .channel_files import files_of
 from .run import Run
@@ -62,13 +62,13 @@ class Feeders:
         for thread in self.threads:
             thread.start()
 
-    def _run(self, stem: str, channel: Channel, files: list[str], over: threading.Event) -> None:
+    def _run(self, stem: str, channel: ChannelSpec, files: list[str], over: threading.Event) -> None:
         try:
             _feed(stem, channel, files, self.environ, over, self._note)
         except Exception as error:  # whatever it is: a reader that waits for the next epoch must not wait for ever
             self._note(channel, error)
 
-    def _note(self, channel: Channel, error: Exception) -> None:
+    def _note(self, channel: ChannelSpec, error: Exception) -> None:
         self.problem = f"cannot feed the channel {channel.name}: {_reason(error)}"
 
     def trouble(self) -> str:
@@ -112,11 +112,11 @@ def _make(path: str) -> None:
 
 def _feed(
     stem: str,
-    channel: Channel,
+    channel: ChannelSpec,
     files: list[str],
     environ: Mapping[str, str],
     over: threading.Event,
-    note: Callable[[Channel, Exception], None],
+    note: Callable[[ChannelSpec, Exception], None],
 ) -> None:
     epoch = 0
     while True:
@@ -173,7 +173,7 @@ def _write(fd: int, block: bytes, over: threading.Event) -> None:
                 time.sleep(PAUSE)
 
 
-def content(files: list[str], channel: Channel, epoch: int, environ: Mapping[str, str]) -> Iterator[bytes]:
+def content(files: list[str], channel: ChannelSpec, epoch: int, environ: Mapping[str, str]) -> Iterator[bytes]:
     """Yields what goes through one epoch's FIFO, in blocks: whole files, unpacked and framed as the channel says."""
     if channel.augmented:
         for record in records(files[0], channel, epoch, environ):

@@ -13,7 +13,7 @@ from trainshed.contract.distributions import DEFAULT
 
 from ..job.encode import encode
 from ..job.fields import every
-from ..job.job import S3, Channel, Distribution, InstanceGroup, Job
+from ..job.job import S3, ChannelSpec, DistributionSpec, InstanceGroupSpec, Job
 
 
 def shown_hyperparameters(job: Job, secrets: tuple[str, ...] = ()) -> dict[str, str]:
@@ -61,7 +61,7 @@ def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
     return {name: encode(value) for name, value in {**given, **job.hyperparameters}.items()}
 
 
-def _distribution(distribution: Distribution) -> dict[str, Any]:
+def _distribution(distribution: DistributionSpec) -> dict[str, Any]:
     """Which distribution, with its parameters; Amazon's library is asked for as the SDK does it."""
     if distribution.mpi:
         return {
@@ -99,7 +99,7 @@ def _settings(job: Job) -> dict[str, Any]:
     return given
 
 
-def input_data_config(channels: Iterable[Channel]) -> dict[str, dict[str, Any]]:
+def input_data_config(channels: Iterable[ChannelSpec]) -> dict[str, dict[str, Any]]:
     """One object a channel."""
     return {
         channel.name: {
@@ -118,7 +118,7 @@ def input_data_config(channels: Iterable[Channel]) -> dict[str, dict[str, Any]]:
 def resource_config(job: Job, host: str, interface: str) -> dict[str, Any]:
     """resourceconfig.json of one host."""
     hosts = list(job.hosts)
-    groups = job.instance_groups or (InstanceGroup(DEFAULT_GROUP, job.instances, job.instance_type),)
+    groups = job.instance_groups or (InstanceGroupSpec(DEFAULT_GROUP, job.instances, job.instance_type),)
     own = job.group_of(host) or groups[0]
     return {
         "current_host": host,

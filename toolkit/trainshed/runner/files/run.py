@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from trainshed.base.numerals import whole
 from trainshed.contract.paths import DEFAULT_BASE
 
-from ..job.job import Channel, Job
+from ..job.job import ChannelSpec, Job
 
 RUNNER_LOG = "runner.log"
 REPORT = "report.html"  # where `trainshed report` writes
@@ -33,7 +33,7 @@ MLFLOW = "mlflow.json"  # which run it is in MLflow, and which metrics there are
 
 
 @dataclass(frozen=True)
-class Host:
+class HostTree:
     """One host's tree. `base` is what the host itself calls `folder`."""
 
     name: str
@@ -68,7 +68,7 @@ class Run:
     id: str
     folder: str
     started: float
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostTree, ...]
     pool: str = ""
 
     @property
@@ -100,15 +100,15 @@ class Run:
         """The file with the runner's messages."""
         return f"{self.folder}/{RUNNER_LOG}"
 
-    def data(self, host: Host, channel: Channel) -> str:
+    def data(self, host: HostTree, channel: ChannelSpec) -> str:
         """The file or folder that a channel is for a host."""
         return self.staged(host, channel) if channel.staged else channel.path
 
-    def hosts_with(self, channel: Channel) -> tuple[Host, ...]:
+    def hosts_with(self, channel: ChannelSpec) -> tuple[HostTree, ...]:
         """The hosts that get a channel."""
         return tuple(host for host in self.hosts if channel in self.job.channels_of(host.name))
 
-    def staged(self, host: Host, channel: Channel) -> str:
+    def staged(self, host: HostTree, channel: ChannelSpec) -> str:
         """The folder that stands for a staged channel on a host: one for all hosts, or one a host where it is sharded."""
         part = host.name if channel.distribution == "ShardedByS3Key" else "all"
         return f"{self.folder}/staged/{channel.name}/{part}"
@@ -123,6 +123,8 @@ def number_in(path: str) -> int | None:
         return None
 
 
-def hosts_of(job: Job, folder: str, *, in_containers: bool) -> tuple[Host, ...]:
+def hosts_of(job: Job, folder: str, *, in_containers: bool) -> tuple[HostTree, ...]:
     """The hosts' trees in a run's folder."""
-    return tuple(Host(host, f"{folder}/{host}", DEFAULT_BASE if in_containers else f"{folder}/{host}") for host in job.hosts)
+    return tuple(
+        HostTree(host, f"{folder}/{host}", DEFAULT_BASE if in_containers else f"{folder}/{host}") for host in job.hosts
+    )

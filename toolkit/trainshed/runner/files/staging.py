@@ -19,7 +19,7 @@ from trainshed.machine import cloning
 
 from ..job.addresses import HUB
 from ..job.channels import glob_root
-from ..job.job import S3, Channel
+from ..job.job import S3, ChannelSpec
 from .augmented import lines_of
 from .channel_files import files_of
 from .mounts import Mounts, NotMounted
@@ -70,7 +70,7 @@ def stage(
         write_atomic(f"{place}/{WHOLE}", "")
 
 
-def _show(channel: Channel, environ: Mapping[str, str], mounts: Mounts | None, blind: str) -> None:
+def _show(channel: ChannelSpec, environ: Mapping[str, str], mounts: Mounts | None, blind: str) -> None:
     """Shows a channel as a file system. Raises NotMounted: it cannot be one. TrainshedError: there is nothing."""
     if blind or mounts is None:
         raise NotMounted(blind)
@@ -90,18 +90,18 @@ def _show(channel: Channel, environ: Mapping[str, str], mounts: Mounts | None, b
         items = bucket.objects(channel.s3_type)
         mounts.show(channel, reach_s3(bucket, items), items, bucket.key.removeprefix(bucket.parent))
         return
-    from .fetching.from_rclone import Remote
+    from .fetching.from_rclone import RcloneRemote
     from .fetching.sources import listed
 
     remote, items = listed(channel, environ)
-    if not isinstance(remote, Remote):
+    if not isinstance(remote, RcloneRemote):
         raise NotMounted("rclone cannot list it")
     mounts.show(channel, remote.reach(), items, remote.beginning)
 
 
 def _fetch(
     run: Run,
-    channel: Channel,
+    channel: ChannelSpec,
     environ: Mapping[str, str],
     say: Callable[[str], None],
     status: Callable[[str], None],
@@ -109,7 +109,7 @@ def _fetch(
     shared: bool,
 ) -> None:
     """Each host's folder gets its part of what is elsewhere."""
-    from .fetching.download import Way, bring_all
+    from .fetching.download import TransferMethod, bring_all
     from .fetching.file_cache import find_cache
     from .fetching.sources import listed
     from .warm_pool import channels_of
@@ -120,12 +120,12 @@ def _fetch(
     aside = f"{run.folder}/staged/{channel.name}/{ASIDE}"
     spare = channels_of(run.pool) if run.pool else None
     cache = find_cache(environ)
-    way = Way(cache or spare, shared, aside, say, status, spare if cache is not None else None)
+    way = TransferMethod(cache or spare, shared, aside, say, status, spare if cache is not None else None)
     with _Preparing(channel):
         bring_all(f"the channel {channel.name}", source, wanted, way)
 
 
-def _fill(run: Run, channel: Channel, members: list[tuple[str, Bring]]) -> None:
+def _fill(run: Run, channel: ChannelSpec, members: list[tuple[str, Bring]]) -> None:
     """Each host's folder gets its part of what is here."""
     for folder, (name, bring) in _dealt(run, channel, members):
         target = _target(folder, name, channel)
@@ -133,7 +133,7 @@ def _fill(run: Run, channel: Channel, members: list[tuple[str, Bring]]) -> None:
             bring(target)
 
 
-def _dealt(run: Run, channel: Channel, members: list[Member]) -> Iterator[tuple[str, Member]]:
+def _dealt(run: Run, channel: ChannelSpec, members: list[Member]) -> Iterator[tuple[str, Member]]:
     """(folder, what belongs there): everything, or each folder's part. The folders are there."""
     folders = list(dict.fromkeys(run.staged(host, channel) for host in run.hosts_with(channel)))
     for number, folder in enumerate(folders):
@@ -143,7 +143,7 @@ def _dealt(run: Run, channel: Channel, members: list[Member]) -> Iterator[tuple[
             yield folder, member
 
 
-def _stage_manifest(run: Run, channel: Channel, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+def _stage_manifest(run: Run, channel: ChannelSpec, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Each host gets the lines that it will be sent."""
     if channel.remote:
         from .fetching.s3 import Bucket
@@ -172,7 +172,7 @@ def _stage_manifest(run: Run, channel: Channel, environ: Mapping[str, str], say:
             write(target)
 
 
-def _members(channel: Channel, say: Callable[[str], None], in_containers: bool) -> list[tuple[str, Bring]]:
+def _members(channel: ChannelSpec, say: Callable[[str], None], in_containers: bool) -> list[tuple[str, Bring]]:
     """(name below the channel's folder, how it gets there), sorted by name."""
     bring = _place_file if in_containers else os.symlink
     if channel.files:
@@ -195,7 +195,7 @@ def _place_file(path: str, target: str) -> None:
         cloning.copy(path, target)
 
 
-def _target(folder: str, name: str, channel: Channel) -> str:
+def _target(folder: str, name: str, channel: ChannelSpec) -> str:
     """Where a file goes; its folder is there. Raises TrainshedError: that is outside of the channel's."""
     target = os.path.normpath(f"{folder}/{name}")
     if not target.startswith(f"{folder}/") or "\0" in name:
@@ -208,7 +208,7 @@ def _target(folder: str, name: str, channel: Channel) -> str:
 class _Preparing:
     """Within the block, errors of files here are told of the channel."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ChannelSpec) -> None:
         self.channel = channel
 
     def __enter__(self) -> None:

@@ -38,7 +38,7 @@ _TRIES, _PAUSE = 4, 0.05  # a keeper holds a lock for a moment
 
 
 @dataclass(frozen=True)
-class Shape:
+class WarmPoolKey:
     """The properties that two runs must have in common for the packages of one to serve the other.
 
     engine: address of the container engine, "" for processes. image: id of the containers' image, "" for processes.
@@ -60,7 +60,7 @@ class Standing:
 
     folder: str
     job: str
-    shape: Shape
+    shape: WarmPoolKey
     seconds: float
     until: float
     in_use: bool
@@ -98,7 +98,7 @@ class Pool:
         """See `channels_of`."""
         return channels_of(self.folder)
 
-    def note(self, job: str, shape: Shape, seconds: float, run: Run | None, until: float = 0.0) -> None:
+    def note(self, job: str, shape: WarmPoolKey, seconds: float, run: Run | None, until: float = 0.0) -> None:
         """Writes what it is for, and who uses it (None for nobody). Raises OSError."""
         who = {"Id": run.id, "Name": run.name, "Folder": run.folder} if run is not None else {}
         about = {"Job": job, "Shape": asdict(shape), "Seconds": seconds, "Until": until, "Run": who}
@@ -150,7 +150,7 @@ def standing(folder: str) -> Standing | None:
     """How a pool stands; None where there is none."""
     try:
         about = read_object(f"{folder}/{ABOUT}", _LONGEST_ABOUT)
-        shape = Shape(**{name: str(about["Shape"][name]) for name in ("engine", "image", "python")})
+        shape = WarmPoolKey(**{name: str(about["Shape"][name]) for name in ("engine", "image", "python")})
         run = {str(name): str(value) for name, value in about["Run"].items()}
         in_use = is_held(f"{folder}/{LOCK}")
         return Standing(folder, str(about["Job"]), shape, float(about["Seconds"]), float(about["Until"]), in_use, run)

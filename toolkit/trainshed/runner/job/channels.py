@@ -12,7 +12,7 @@ from trainshed.machine.folders import match
 from .addresses import is_elsewhere, without_secrets, wrong_with
 from .checker import Checker, near_path, resolve
 from .fields import CHANNEL, Field
-from .job import S3, Channel
+from .job import S3, ChannelSpec
 from .nodes import Node
 
 MOST_FILES = 100_000  # that a glob may match
@@ -20,7 +20,7 @@ _WITH_MANIFESTS = (S3, "https://", "http://")
 _WILD = re.compile(r"[*?[]")
 
 
-def read_channels(fields: Checker, row: Field) -> tuple[Channel, ...]:
+def read_channels(fields: Checker, row: Field) -> tuple[ChannelSpec, ...]:
     """The channels, sorted by name; problems are noted in `fields`."""
     nodes = fields.mapping(row.name)
     if len(nodes) > row.most:
@@ -35,7 +35,7 @@ def read_channels(fields: Checker, row: Field) -> tuple[Channel, ...]:
     return tuple(channels)
 
 
-def _channel(outer: Checker, name: str, node: Node) -> Channel:
+def _channel(outer: Checker, name: str, node: Node) -> ChannelSpec:
     if isinstance(node.value, dict):
         inner = Checker(node.value, outer.problems, f"channels.{name}.")
         inner.unknown(row.name for row in CHANNEL)
@@ -50,7 +50,7 @@ def _channel(outer: Checker, name: str, node: Node) -> Channel:
     if node.value == "" or (isinstance(node.value, dict) and inner.node("path") is not None and not inner.text("path")):
         outer.problem(name, "has no path")
     rest = {row.name: inner.read(row) for row in CHANNEL if row.name != "path"}
-    channel = Channel(name, path, files=files, **rest)
+    channel = ChannelSpec(name, path, files=files, **rest)
     for field in ("compression", "record_wrapper", "shuffle_seed"):
         given = inner.node(field) is not None and inner.text(field) != "None"
         if given and channel.input_mode != "Pipe":
@@ -63,7 +63,7 @@ def _channel(outer: Checker, name: str, node: Node) -> Channel:
     return channel
 
 
-def _check_augmented(fields: Checker, channel: Channel) -> None:
+def _check_augmented(fields: Checker, channel: ChannelSpec) -> None:
     if not channel.augmented:
         if channel.attributes:
             fields.problem("attributes", "are for augmented manifests", "set s3_type to AugmentedManifestFile", value="")

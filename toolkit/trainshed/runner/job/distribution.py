@@ -9,7 +9,7 @@ from trainshed.contract.wire.variables import PREFIX, of_setting
 
 from .checker import Checker
 from .fields import DISTRIBUTION, Field
-from .job import Distribution
+from .job import DistributionSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SDK_FORM = ("smdistributed", "mpi")  # what SageMaker's estimators take instead of our fields
 
 
-def read_distribution(fields: Checker, row: Field) -> Distribution:
+def read_distribution(fields: Checker, row: Field) -> DistributionSpec:
     """The distribution; problems are noted in `fields`."""
     if "smdistributed" in fields.mapping(row.name):
         return _by_amazons_libraries(fields, row)
@@ -31,7 +31,7 @@ def read_distribution(fields: Checker, row: Field) -> Distribution:
         given["engine"] = "torchrun"  # torch's agent, which also goes on with other numbers of ranks
     if given["accelerate"] and "kind" not in inner.values:
         given["kind"] = owner("accelerate")
-    distribution = Distribution(**given)
+    distribution = DistributionSpec(**given)
     _check(inner, distribution)
     return distribution
 
@@ -45,7 +45,7 @@ def _warm(fields: Checker) -> bool:
     return False
 
 
-def _check(fields: Checker, distribution: Distribution) -> None:
+def _check(fields: Checker, distribution: DistributionSpec) -> None:
     """Notes what this kind of distribution does not take."""
     kind, traits = distribution.kind, distribution.traits
     if traits.uses_all_devices and distribution.engine not in ("", "trainshed"):
@@ -84,7 +84,7 @@ def _parameters(fields: Checker, name: str) -> dict[str, object]:
     return values
 
 
-def _by_amazons_libraries(fields: Checker, row: Field) -> Distribution:
+def _by_amazons_libraries(fields: Checker, row: Field) -> DistributionSpec:
     """SageMaker's form for Amazon's libraries, with MPI's options beside that for model parallelism."""
     outer = fields.inner(row, _SDK_FORM)
     library = _nested(outer, "smdistributed", "modelparallel", "dataparallel")
@@ -96,12 +96,12 @@ def _by_amazons_libraries(fields: Checker, row: Field) -> Distribution:
             library.problem(
                 "dataparallel", "cannot be used beside modelparallel: with ddp: true that has replicas", value=""
             )
-        return Distribution(kind="torchrun", for_amazons_library=True)
+        return DistributionSpec(kind="torchrun", for_amazons_library=True)
     inner = _nested(library, "modelparallel", "enabled", "parameters")
     options = _nested(outer, "mpi", "enabled", "processes_per_host", "custom_mpi_options")
     if not inner.flag("enabled"):
-        return Distribution()
-    return Distribution(
+        return DistributionSpec()
+    return DistributionSpec(
         kind="pipeline",
         processes_per_host=options.read(row.row("processes_per_host")),
         parameters=_parameters(inner, "parameters"),

@@ -23,7 +23,7 @@ from .distribution import numbers, read_distribution
 from .encode import encode
 from .fields import LONGEST_NAME, Field
 from .groups import read_groups
-from .job import ALL_GPUS, S3, Reference, Resources, Spot
+from .job import ALL_GPUS, S3, Resources, SecretReference, Spot
 from .machine_names import wrong_with
 from .nodes import Node
 from .notify import read_notify
@@ -123,7 +123,7 @@ def _environment(fields: Checker, row: Field) -> Attributes:
     nodes = fields.mapping(row.name)
     inner = Checker(nodes, fields.problems, f"{row.name}.")
     plain: dict[str, Node] = {}
-    references: dict[str, Reference] = {}
+    references: dict[str, SecretReference] = {}
     for name, node in nodes.items():
         if not _VARIABLE.fullmatch(name):
             inner.problem(name, "is not a valid variable name", value="")

@@ -8,14 +8,14 @@ from trainshed.base.errors import did_you_mean
 
 from .checker import Checker
 from .fields import GROUP, Field
-from .job import ALL_GPUS, InstanceGroup, Job, Resources
+from .job import ALL_GPUS, InstanceGroupSpec, Job, Resources
 from .nodes import Node
 
 LONGEST_NAME = 64  # characters, the platform's limit
 MOST_HOSTS = 512
 
 
-def read_groups(fields: Checker, row: Field) -> tuple[InstanceGroup, ...]:
+def read_groups(fields: Checker, row: Field) -> tuple[InstanceGroupSpec, ...]:
     """The groups in the order of the file; problems are noted in `fields`."""
     nodes = fields.mapping(row.name)
     if fields.node(row.name) is not None and not nodes and isinstance(fields.values[row.name].value, dict):
@@ -26,7 +26,7 @@ def read_groups(fields: Checker, row: Field) -> tuple[InstanceGroup, ...]:
     return tuple(group for name in nodes if (group := _group(outer, name)) is not None)
 
 
-def _group(outer: Checker, name: str) -> InstanceGroup | None:
+def _group(outer: Checker, name: str) -> InstanceGroupSpec | None:
     if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         outer.problem(name, f"is not a valid group name: text of 1 to {LONGEST_NAME} characters", value="")
         return None
@@ -40,7 +40,7 @@ def _group(outer: Checker, name: str) -> InstanceGroup | None:
     if given["gpus"] == "all":
         given["gpus"] = ALL_GPUS
     limits = {limit: given.pop(limit) for limit in ("cpus", "memory", "gpus", "shm_size")}
-    return InstanceGroup(name, resources=Resources(**limits), **given)
+    return InstanceGroupSpec(name, resources=Resources(**limits), **given)
 
 
 def with_groups(fields: Checker, job: Job) -> Job:
@@ -77,7 +77,7 @@ def _channel(fields: Checker, name: str) -> Checker:
     return Checker(values, fields.problems, f"channels.{name}.")
 
 
-def _check_names(fields: Checker, names: tuple[str, ...], groups: dict[str, InstanceGroup], field: str) -> None:
+def _check_names(fields: Checker, names: tuple[str, ...], groups: dict[str, InstanceGroupSpec], field: str) -> None:
     for name in names:
         if name not in groups:
             known = f"the job's groups are {', '.join(groups)}" if groups else "the job has no instance_groups"

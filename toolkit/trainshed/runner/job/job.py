@@ -18,7 +18,7 @@ S3 = "s3://"
 
 
 @dataclass(frozen=True)
-class Channel:
+class ChannelSpec:
     """One input channel.
 
     path: a folder or a file on this machine, a glob, or an address (`addresses.py`).
@@ -63,7 +63,7 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Distribution:
+class DistributionSpec:
     """How ranks are started on the hosts; zeros and empty strings leave it to `train`.
 
     parameters: what a pipeline is told, by name.
@@ -107,7 +107,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class InstanceGroup:
+class InstanceGroupSpec:
     """Hosts of one kind in a job with several. resources: those that differ from the job's."""
 
     name: str
@@ -117,7 +117,7 @@ class InstanceGroup:
 
 
 @dataclass(frozen=True)
-class Reference:
+class SecretReference:
     """A reference to a secret's value: kind `env` (a variable of the caller), `file`, or `secret` (/run/secrets)."""
 
     kind: str
@@ -210,11 +210,11 @@ class Job:
     source_dir: str = ""
     image: str = ""
     hyperparameters: dict[str, Any] = field(default_factory=dict)
-    channels: tuple[Channel, ...] = ()
+    channels: tuple[ChannelSpec, ...] = ()
     instances: int = 1
-    instance_groups: tuple[InstanceGroup, ...] = ()
+    instance_groups: tuple[InstanceGroupSpec, ...] = ()
     machines: tuple[str, ...] = ()
-    distribution: Distribution = Distribution()
+    distribution: DistributionSpec = DistributionSpec()
     environment: dict[str, str] = field(default_factory=dict)
     output: str = ""
     max_runtime_seconds: float = 0.0
@@ -230,7 +230,7 @@ class Job:
     fingerprint: str = "sampled"
     compiler: dict[str, str] = field(default_factory=dict)
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
-    references: dict[str, Reference] = field(default_factory=dict)
+    references: dict[str, SecretReference] = field(default_factory=dict)
     upload: str = ""
     checkpoint_path: str = "checkpoints"
     checkpoint_auto: bool = False
@@ -268,18 +268,18 @@ class Job:
             first += one.instances
         return ()
 
-    def group_of(self, host: str) -> InstanceGroup | None:
+    def group_of(self, host: str) -> InstanceGroupSpec | None:
         """A host's group; None where all hosts are alike."""
         return next((one for one in self.instance_groups if host in self.group_hosts(one.name)), None)
 
-    def resources_of(self, group: InstanceGroup | None) -> Resources:
+    def resources_of(self, group: InstanceGroupSpec | None) -> Resources:
         """The resources of a host of a group: what the group says, else what the job says."""
         if group is None:
             return self.resources
         own = {name: value for name, value in vars(group.resources).items() if value is not None}
         return replace(self.resources, **own)
 
-    def channels_of(self, host: str) -> tuple[Channel, ...]:
+    def channels_of(self, host: str) -> tuple[ChannelSpec, ...]:
         """The channels that a host gets."""
         group = self.group_of(host)
         return tuple(one for one in self.channels if group is None or group.name in (one.instance_groups or (group.name,)))

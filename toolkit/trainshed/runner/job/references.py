@@ -12,7 +12,7 @@ from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.contract.wire.variables import SECRET_NAMES
 
 from .checker import Checker, resolve
-from .job import Job, Reference
+from .job import Job, SecretReference
 from .nodes import Node
 
 KINDS = ("env", "file", "secret")
@@ -20,7 +20,7 @@ SECRETS_FOLDER = "/run/secrets"  # where Docker, Podman and Compose put a contai
 LARGEST = 64 << 10  # bytes
 
 
-def read_reference(name: str, node: Node, fields: Checker) -> Reference | None:
+def read_reference(name: str, node: Node, fields: Checker) -> SecretReference | None:
     """`{env: NAME}`, `{file: PATH}` or `{secret: NAME}`; None, with the problem noted, where it is none of these."""
     inner = Checker(node.value, fields.problems, f"environment.{name}.")
     if len(node.value) != 1:
@@ -37,7 +37,7 @@ def read_reference(name: str, node: Node, fields: Checker) -> Reference | None:
     if kind == "secret" and ("/" in text or text in (".", "..")):
         inner.problem(kind, f"is not a valid secret name: it must be the name of a file in {SECRETS_FOLDER}")
         return None
-    return Reference(kind, resolve(text, node.value[kind].folder or os.getcwd()) if kind == "file" else text)
+    return SecretReference(kind, resolve(text, node.value[kind].folder or os.getcwd()) if kind == "file" else text)
 
 
 def look_up(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
@@ -61,7 +61,7 @@ def secrets_of(job: Job, looked_up: Mapping[str, str]) -> tuple[str, ...]:
     return longest_first({*named, *environment_secrets(looked_up)})
 
 
-def _value(name: str, reference: Reference, environ: Mapping[str, str]) -> str:
+def _value(name: str, reference: SecretReference, environ: Mapping[str, str]) -> str:
     if reference.kind == "env":
         if reference.name not in environ:
             near = did_you_mean(reference.name, environ)

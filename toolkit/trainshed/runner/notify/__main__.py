@@ -16,16 +16,16 @@ from trainshed.base.errors import one_line
 from trainshed.base.files import open_unfollowed
 from trainshed.base.helper_process import stand_back
 
-from .senders import SENDERS, Way
+from .senders import SENDERS, NotificationChannel
 
 PAUSES = (2.0, 10.0)  # seconds before the second try, and the third
 
 
-def way_of(given: dict[str, Any]) -> Way:
+def way_of(given: dict[str, Any]) -> NotificationChannel:
     """A way with what the runner's variables hold. Raises KeyError: the variable is not set."""
     to = os.environ[given["to_env"]] if given["to_env"] else given["to"]
     login = os.environ[given["login_env"]] if given["login_env"] else ""
-    return Way(given["name"], given["kind"], to, given["template"], given["server"], given["sender"], login)
+    return NotificationChannel(given["name"], given["kind"], to, given["template"], given["server"], given["sender"], login)
 
 
 def send(given: dict[str, Any], notice: dict[str, str], pauses: tuple[float, ...] = PAUSES) -> str:

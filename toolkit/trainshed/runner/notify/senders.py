@@ -26,7 +26,7 @@ PREFIX = "NOTICE_"  # of the variables that a command gets
 _SMTPS = 465  # the port of SMTP that begins with TLS
 
 
-class Way(Record):
+class NotificationChannel(Record):
     """One way, ready to be used. to: address or command. login: `user:password` of the mail server, "" for none.
 
     Other fields are those of `notify:` in a job file.
@@ -41,7 +41,7 @@ class Way(Record):
     login: str = ""
 
 
-def webhook(way: Way, notice: dict[str, str]) -> None:
+def webhook(way: NotificationChannel, notice: dict[str, str]) -> None:
     """The notice as a JSON object, or the way's template with the notice's fields in it, spelled for JSON."""
     if not way.template:
         _post(way.to, notice)
@@ -50,7 +50,7 @@ def webhook(way: Way, notice: dict[str, str]) -> None:
     _send(way.to, string.Template(way.template).safe_substitute(spelled).encode())
 
 
-def slack(way: Way, notice: dict[str, str]) -> None:
+def slack(way: NotificationChannel, notice: dict[str, str]) -> None:
     """One text; what would be markup is spelled out."""
     text = _text(way, notice)
     for sign, spelled in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
@@ -58,7 +58,7 @@ def slack(way: Way, notice: dict[str, str]) -> None:
     _post(way.to, {"text": text})
 
 
-def teams(way: Way, notice: dict[str, str]) -> None:
+def teams(way: NotificationChannel, notice: dict[str, str]) -> None:
     """An Adaptive Card."""
     lines = [{"type": "TextBlock", "text": line, "wrap": True} for line in _text(way, notice).splitlines()]
     lines[0]["weight"] = "Bolder"
@@ -70,7 +70,7 @@ def teams(way: Way, notice: dict[str, str]) -> None:
     _post(way.to, {"type": "message", "attachments": [attachment]})
 
 
-def email(way: Way, notice: dict[str, str]) -> None:
+def email(way: NotificationChannel, notice: dict[str, str]) -> None:
     """A letter in plain text, over TLS where the server offers it; a login is given over TLS alone."""
     import smtplib
     import ssl
@@ -96,7 +96,7 @@ def email(way: Way, notice: dict[str, str]) -> None:
         server.send_message(letter)
 
 
-def command(way: Way, notice: dict[str, str]) -> None:
+def command(way: NotificationChannel, notice: dict[str, str]) -> None:
     """A command of the shell: the notice's fields are variables, and one JSON object on its standard input."""
     variables = {f"{PREFIX}{name.upper()}": text.replace("\0", "") for name, text in notice.items()}
     done = subprocess.run(
@@ -112,7 +112,7 @@ def command(way: Way, notice: dict[str, str]) -> None:
         raise OSError(f"the command exited with {done.returncode}")
 
 
-SENDERS: dict[str, Callable[[Way, dict[str, str]], None]] = {
+SENDERS: dict[str, Callable[[NotificationChannel, dict[str, str]], None]] = {
     "webhook": webhook,
     "slack": slack,
     "teams": teams,
@@ -121,7 +121,7 @@ SENDERS: dict[str, Callable[[Way, dict[str, str]], None]] = {
 }
 
 
-def _text(way: Way, notice: dict[str, str]) -> str:
+def _text(way: NotificationChannel, notice: dict[str, str]) -> str:
     return string.Template(way.template).safe_substitute(notice) if way.template else notice["text"]
 
 

@@ -8,7 +8,7 @@ import re
 
 from trainshed.base.files import leads_away, listed
 from trainshed.base.numerals import whole
-from trainshed.metrics.reading import Reader, Summary
+from trainshed.metrics.reading import MetricsReader, Summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,14 +30,16 @@ def outputs_of(folder: str) -> list[str]:
     return [f"{folder}/output", *(output for hosts in attempts_of(folder) for output, _ in hosts)]
 
 
-def metrics_of(folder: str, known: Mapping[str, Summary] | None = None, reader: Reader | None = None) -> dict[str, Summary]:
+def metrics_of(
+    folder: str, known: Mapping[str, Summary] | None = None, reader: MetricsReader | None = None
+) -> dict[str, Summary]:
     """What a run has measured so far, by name: the one truth that every view shows.
 
     Args:
         known: from elsewhere (its log, its status); counts for metrics that are not in its files.
         reader: what has been read of it before, to be read on.
     """
-    reader = Reader(None) if reader is None else reader
+    reader = MetricsReader(None) if reader is None else reader
     reader.read_on(outputs_of(folder))
     found = {name: curve.summary() for name, curve in reader.curves().items()}
     return {**found, **{name: one for name, one in (known or {}).items() if name not in found}}

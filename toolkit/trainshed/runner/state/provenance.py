@@ -14,7 +14,7 @@ from trainshed.base.files import read_object
 from trainshed.contract.wire.fingerprints import in_shape as in_shape_of_fingerprints
 
 from ..files.provenance import LARGEST
-from ..files.run import CODE, PROVENANCE, Host
+from ..files.run import CODE, PROVENANCE, HostTree
 from .records import fingerprints_of, record_of
 from .stored import Stored
 
@@ -94,7 +94,7 @@ def code_files(run: Stored) -> dict[str, dict[str, Any]]:
     return _files(read_object(f"{run.folder}/{CODE}", LARGEST, links=False).get("files"))
 
 
-def _hosts(run: Stored) -> tuple[Host, ...]:
+def _hosts(run: Stored) -> tuple[HostTree, ...]:
     try:
         return run.run().hosts
     except TrainshedError:

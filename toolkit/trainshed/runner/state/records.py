@@ -11,12 +11,12 @@ from trainshed.contract.outcome import REASON_BYTES, clip
 from trainshed.contract.wire.fingerprints import RECORD_KEY
 from trainshed.contract.wire.fingerprints import in_shape as in_shape_of_fingerprints
 
-from ..files.run import Host
+from ..files.run import HostTree
 
 _LIMIT = 16 << 20
 
 
-def record_of(host: Host) -> dict[str, Any]:
+def record_of(host: HostTree) -> dict[str, Any]:
     """The host's run record; {} if there is none: the image may have another `train`."""
     if leads_away(host.folder, host.record):
         return {}
@@ -70,7 +70,7 @@ def _is_report(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("fx_cache") or {}, dict)
 
 
-def failure_of(host: Host) -> str:
+def failure_of(host: HostTree) -> str:
     """The first 1,024 bytes of the host's failure file, "" where it has none."""
     if leads_away(host.folder, host.failure):
         return ""
@@ -81,7 +81,7 @@ def failure_of(host: Host) -> str:
     return clip((data or b"").decode("utf-8", "replace").strip("\0 \n"), REASON_BYTES)
 
 
-def fingerprints_of(hosts: Iterable[Host]) -> dict[str, dict[str, Any]]:
+def fingerprints_of(hosts: Iterable[HostTree]) -> dict[str, dict[str, Any]]:
     """The fingerprints of the channels, by channel and host."""
     found: dict[str, dict[str, Any]] = {}
     for host in hosts:
@@ -90,7 +90,7 @@ def fingerprints_of(hosts: Iterable[Host]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def phases_of(hosts: Iterable[Host]) -> dict[str, float]:
+def phases_of(hosts: Iterable[HostTree]) -> dict[str, float]:
     """Seconds of each phase; where hosts differ, the longest."""
     longest: dict[str, float] = {}
     for host in hosts:

@@ -18,7 +18,7 @@ from trainshed.base.files import write_atomic
 from trainshed.base.secrets import MASK, mask_arguments, mask_leaves, mask_mapping, mask_text
 
 from ..files.collect import Archive
-from ..files.ending import Ending, Verdict
+from ..files.ending import Ending, RunEnd
 from ..files.metrics import Metrics
 from ..files.platform_files import input_data_config, shown_hyperparameters
 from ..files.run import Run
@@ -120,7 +120,7 @@ class StatusFile:
 
     def ended(
         self,
-        verdict: Verdict,
+        verdict: RunEnd,
         ending: Ending | None,
         metrics: Metrics,
         model: str,

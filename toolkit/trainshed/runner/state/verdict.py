@@ -10,8 +10,8 @@ from trainshed.base.errors import EXIT_TIMEOUT, EXIT_USER
 from trainshed.base.files import open_plain
 from trainshed.base.units import duration
 
-from ..files.ending import Ending, HostEnd, Verdict
-from ..files.run import Host, Run
+from ..files.ending import Ending, HostEnd, RunEnd
+from ..files.run import HostTree, Run
 from ..job.least_hosts import least_hosts
 from .records import failure_of, record_of
 
@@ -25,7 +25,7 @@ _LOST_PEER = re.compile(
 _IO_ERROR = re.compile(r"Input/output error|Transport endpoint is not connected|Software caused connection abort")
 
 
-def judge(run: Run, ending: Ending) -> Verdict:
+def judge(run: Run, ending: Ending) -> RunEnd:
     """How the job ended, from its hosts' exit statuses, records and failure files."""
     failed = first_failure(run, ending)
     if failed is not None:
@@ -34,25 +34,25 @@ def judge(run: Run, ending: Ending) -> Verdict:
         reason = reason or f"{failed.name} exited with {failed.code}{note}; {_last_line(run.log(failed.name))}"
         if cause := ending.trouble or (ending.unread if _IO_ERROR.search(reason) else ""):
             reason = f"{cause}\n{reason}"
-        return Verdict("Failed", "Failed", failed.code, failed.name, reason)
+        return RunEnd("Failed", "Failed", failed.code, failed.name, reason)
     if ending.lost:
-        return Verdict("Failed", "Failed", EXIT_USER, reason="; ".join(ending.lost))
+        return RunEnd("Failed", "Failed", EXIT_USER, reason="; ".join(ending.lost))
     if ending.trouble:
-        return Verdict("Failed", "Failed", EXIT_USER, reason=ending.trouble)
+        return RunEnd("Failed", "Failed", EXIT_USER, reason=ending.trouble)
     if ending.waited:
-        return Verdict(
+        return RunEnd(
             "Stopped", "MaxWaitTimeExceeded", EXIT_TIMEOUT, reason="it reached its time limit, interruptions included"
         )
     if ending.timed_out:
         limit = duration(run.job.max_runtime_seconds)
-        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"it reached its time limit of {limit}")
+        return RunEnd("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"it reached its time limit of {limit}")
     if ending.stop_signal:
         name = signal.Signals(ending.stop_signal).name
         how = f"{name}, killed" if ending.killed else name
-        return Verdict("Stopped", "Stopped", 128 + ending.stop_signal, reason=f"stopped by {how}")
+        return RunEnd("Stopped", "Stopped", 128 + ending.stop_signal, reason=f"stopped by {how}")
     if any(_stopped_itself(run, end) for end in ending.hosts):
-        return Verdict("Stopped", "Stopped", 128 + signal.SIGTERM, reason="a host was sent a stop signal")
-    return Verdict("Completed", "Completed", 0)
+        return RunEnd("Stopped", "Stopped", 128 + signal.SIGTERM, reason="a host was sent a stop signal")
+    return RunEnd("Completed", "Completed", 0)
 
 
 def went_on_without(run: Run, ending: Ending) -> tuple[HostEnd, ...]:
@@ -86,7 +86,7 @@ def first_failure(run: Run, ending: Ending) -> HostEnd | None:
     return next((end for end in ending.hosts if end.name == named and end.code), first)
 
 
-def _host(run: Run, name: str) -> Host:
+def _host(run: Run, name: str) -> HostTree:
     return next(host for host in run.hosts if host.name == name)
 
 

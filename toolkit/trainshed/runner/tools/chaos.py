@@ -48,7 +48,7 @@ class Victim:
 
 
 @dataclass(frozen=True)
-class Failure:
+class InjectedFailure:
     """What was played. at: seconds after the run's first rank was seen."""
 
     at: float
@@ -57,7 +57,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Kind:
+class FailureKind:
     """A kind of failure.
 
     does: for people.   strikes: which of a run it may strike.   play: does it, and gives it back when it is over.
@@ -152,13 +152,13 @@ def _no_network(containers: bool, hosts: int) -> str:
 _ANY = ("retries", "max_restarts")
 _SPOT = "takes spot capacity away: a notice, the grace, a new start"
 KINDS = {
-    "kill": Kind("kills a rank (SIGKILL)", _ranks, _kill, outlived_by=_ANY),
-    "host": Kind("kills a host: `train` and all below it", _trains, _kill, outlived_by=("retries",)),
-    "pause": Kind(f"stops a rank for {PAUSE:.0f} s (SIGSTOP)", _ranks, _pause),
-    "slow": Kind(f"lets a rank run half of the time, for {SLOW:.0f} s", _ranks, _slow),
-    "cut": Kind(f"takes a container off the network for {CUT:.0f} s", _trains, _cut, _no_network),
-    "disk-full": Kind(f"lets a rank write no file beyond 4 kB, for {FULL:.0f} s", _ranks, _fill, outlived_by=_ANY),
-    "notice": Kind(_SPOT, _runner, _notice, needs_spot=True),
+    "kill": FailureKind("kills a rank (SIGKILL)", _ranks, _kill, outlived_by=_ANY),
+    "host": FailureKind("kills a host: `train` and all below it", _trains, _kill, outlived_by=("retries",)),
+    "pause": FailureKind(f"stops a rank for {PAUSE:.0f} s (SIGSTOP)", _ranks, _pause),
+    "slow": FailureKind(f"lets a rank run half of the time, for {SLOW:.0f} s", _ranks, _slow),
+    "cut": FailureKind(f"takes a container off the network for {CUT:.0f} s", _trains, _cut, _no_network),
+    "disk-full": FailureKind(f"lets a rank write no file beyond 4 kB, for {FULL:.0f} s", _ranks, _fill, outlived_by=_ANY),
+    "notice": FailureKind(_SPOT, _runner, _notice, needs_spot=True),
 }
 SIMPLE = ("kill", "pause", "slow", "notice")  # where nobody says which
 
@@ -177,7 +177,7 @@ class Chaos:
         self, run: Stored, kinds: Iterable[str], every: float, lasting: float, draw: Random, say: Callable[[str], None]
     ) -> None:
         self.run, self.kinds, self.every, self.lasting, self.draw, self.say = run, tuple(kinds), every, lasting, draw, say
-        self.played: list[Failure] = []
+        self.played: list[InjectedFailure] = []
         self.over = threading.Event()
 
     def play(self) -> None:
@@ -205,7 +205,7 @@ class Chaos:
             return
         victim = self.draw.choice(found)
         self.say(f"chaos: {name} {victim}, {duration(at)} after the first rank began")
-        self.played.append(Failure(at, name, str(victim)))
+        self.played.append(InjectedFailure(at, name, str(victim)))
         try:
             kind.play(victim, self.over)
         except psutil.NoSuchProcess:  # it ended by itself meanwhile, or because others of the job did

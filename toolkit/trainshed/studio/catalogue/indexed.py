@@ -9,7 +9,7 @@ from typing import Any
 
 from trainshed.base.secrets import mask_mapping, mask_text
 from trainshed.contract.hyperparameters import decode_value
-from trainshed.metrics.reading import Reader, Summary
+from trainshed.metrics.reading import MetricsReader, Summary
 from trainshed.observe.goodput import share_of
 from trainshed.runner.state.outputs import metrics_in, metrics_of
 from trainshed.runner.state.stored import Stored, load
@@ -25,7 +25,7 @@ _GROUPS = ("group", "tuning", "pipeline")  # tags that make groups, the one that
 _DEEPEST = 4  # levels of a nested hyperparameter that get names of their own
 
 
-def row_of(folder: str, signature: str, readers: dict[str, Reader] | None = None) -> Row | None:
+def row_of(folder: str, signature: str, readers: dict[str, MetricsReader] | None = None) -> Row | None:
     """A run's row; None where the folder holds no run.
 
     Args:
@@ -41,7 +41,7 @@ def row_of(folder: str, signature: str, readers: dict[str, Reader] | None = None
     facts["note"] = _cut(str(facts["note"])) if facts["note"] else None
     hps = {name: (number, _cut(text)) for name, (number, text) in hyperparameters(run).items()}
     live = _state(run)[1]
-    reader = None if readers is None else readers.pop(folder, Reader())
+    reader = None if readers is None else readers.pop(folder, MetricsReader())
     if readers is not None and reader is not None and live:
         readers[folder] = reader
     return Row(signature, live, facts, measured(run, reader), hps, tags)
@@ -109,7 +109,7 @@ def _billable(run: Stored, hosts: int | None) -> float | None:
     return None if seconds is None else float(seconds * (hosts or 1))
 
 
-def measured(run: Stored, reader: Reader | None = None) -> dict[str, Summary]:
+def measured(run: Stored, reader: MetricsReader | None = None) -> dict[str, Summary]:
     """The metrics of a run, by names that SQLite takes. reader: what has been read of it before."""
     return {_text(name): one for name, one in metrics_of(run.folder, metrics_in(run.status), reader).items()}
 

@@ -12,7 +12,7 @@ from .refresh import Look, look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainshed.metrics.reading import Reader
+    from trainshed.metrics.reading import MetricsReader
 
 NAMED = 3  # runs that a message names
 
@@ -42,7 +42,7 @@ class Catalogue:
         self.connection.execute("PRAGMA temp_store = MEMORY")
         self.connection.create_function("regexp", 2, _found, deterministic=True)
 
-    def look(self, readers: dict[str, Reader] | None = None) -> Look:
+    def look(self, readers: dict[str, MetricsReader] | None = None) -> Look:
         """Brings it up to date with the folders, and keeps what was learned. readers: as of `indexed.row_of`."""
         found = look(self.connection, self._environ, self._below, self._say, self._save, readers)
         self.connection.execute("DROP TABLE IF EXISTS temp.here")

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
 
-    from trainshed.metrics.reading import Reader
+    from trainshed.metrics.reading import MetricsReader
 
 SETTLED = 5.0  # seconds: what was written so shortly before it was read is read again, since it may be written on
 SAVED = 10.0  # seconds between two times that a long look is saved
@@ -52,7 +52,7 @@ def look(
     below: Iterable[str],
     say: Callable[[str], None],
     save: Callable[[], object],
-    readers: dict[str, Reader] | None = None,
+    readers: dict[str, MetricsReader] | None = None,
 ) -> Look:
     """Reads what has changed.
 
@@ -105,7 +105,7 @@ def _read(
     new: list[tuple[str, str, bool]],
     say: Callable[[str], None],
     save: Callable[[], object],
-    readers: dict[str, Reader] | None,
+    readers: dict[str, MetricsReader] | None,
 ) -> tuple[list[int], int, dict[str, tuple[str, str]]]:
     """Reads runs into the tables: their numbers, how many are worth saving, and (name, folder) of each by its id."""
     if not new:

@@ -131,7 +131,7 @@ def _add(store: ModelStore, options: Namespace) -> int:
 
     from trainshed.contract.model_reference import RULE, is_name, is_stage
     from trainshed.studio.models.contents import files_in
-    from trainshed.studio.models.version import Facts
+    from trainshed.studio.models.version import VersionMetadata
 
     if not is_name(options.name):
         raise UsageError(f"{options.name!r} is not a valid model name: {RULE}")
@@ -143,7 +143,7 @@ def _add(store: ModelStore, options: Namespace) -> int:
     metrics = {name: _number(name, text) for name, text in _pairs(options.metric, "--metric").items()}
     made = run_or_none(options.source, os.path.isdir)
     if made is None:
-        added = store.add(options.name, files_in(options.source), Facts(metrics, licence=licence, note=note))
+        added = store.add(options.name, files_in(options.source), VersionMetadata(metrics, licence=licence, note=note))
     else:
         from trainshed.runner.control.model_folder import model_folder
         from trainshed.studio.models.model_of_run import facts_of, require_whole

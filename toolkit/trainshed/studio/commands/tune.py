@@ -12,7 +12,7 @@ from trainshed.cli.run import refuse_flags_of_others
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainshed.studio.tune.tuning import Tuning
+    from trainshed.studio.tune.tuning import TuningJob
 
 VERBS = ("status", "stop", "report")
 
@@ -85,7 +85,7 @@ def run(options: Namespace) -> int:
     )
 
 
-def _with_flags(tuning: Tuning, options: Namespace) -> Tuning:
+def _with_flags(tuning: TuningJob, options: Namespace) -> TuningJob:
     """Raises UsageError, JobError."""
     from dataclasses import replace
 
@@ -125,7 +125,7 @@ def _resume(options: Namespace) -> int:
     _refuse_job_flags(options, "--resume")
     limits = checked_limits(_changes(options))  # type: ignore[arg-type]
 
-    def change(tuning: Tuning) -> Tuning:
+    def change(tuning: TuningJob) -> TuningJob:
         return replace(tuning, limits=replace(tuning.limits, **limits))
 
     return resume(TuningFolder.find(options.what or options.folder), os.environ, change, bool(options.retry))

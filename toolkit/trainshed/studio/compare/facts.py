@@ -12,7 +12,7 @@ from trainshed.base.errors import TrainshedError, shorten
 from trainshed.base.numerals import whole
 from trainshed.base.record import Record
 from trainshed.contract.wire.fingerprints import RECORD_KEY
-from trainshed.metrics.reading import Curve, Reader, Summary
+from trainshed.metrics.reading import Curve, MetricsReader, Summary
 from trainshed.runner.state.outputs import metrics_in, metrics_of
 from trainshed.runner.state.records import in_shape
 from trainshed.runner.state.stored import is_folder, load
@@ -73,7 +73,7 @@ def read_run(path: str) -> Facts:
     records.sort(key=lambda item: item[0].get("cluster", {}).get("rank", 0))
     first, first_path = records[0]
     everything = [record for record, _ in records]
-    reader = Reader(None)
+    reader = MetricsReader(None)
     job_folder = os.path.abspath(f"{first_path}/../../../..")  # of JOB/output/data/run/HOST.json
     folder = min(path, job_folder, key=len)  # a run's folder has a job folder for each host
     metrics = metrics_of(folder, metrics_in(load(folder).status), reader)

@@ -8,11 +8,11 @@ from typing import Any
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.files import write_atomic
-from trainshed.metrics.reading import Curve, Reader
+from trainshed.metrics.reading import Curve, MetricsReader
 from trainshed.runner.state.outputs import outputs_of
 from trainshed.runner.state.stored import load
 from trainshed.studio.pages import engine
-from trainshed.studio.pages.bars import Row as Bar
+from trainshed.studio.pages.bars import BarRow as Bar
 from trainshed.studio.pages.bars import Span, lasting
 from trainshed.studio.pages.bars import draw as draw_bars
 from trainshed.studio.pages.chart import spec
@@ -22,7 +22,7 @@ from trainshed.studio.pages.scale import short
 from trainshed.studio.pages.style import STYLE
 
 from .facts import Facts
-from .table import Row, with_gains
+from .table import ComparisonRow, with_gains
 from .together import together
 
 LARGEST = 4 << 20  # bytes of all curves
@@ -30,7 +30,7 @@ _AXES = ("", "step", "epoch", "time")
 _POINT = 40  # bytes of a place, a value and a mean, about
 
 
-def write_page(path: str, runs: Sequence[Facts], made: list[Row]) -> None:
+def write_page(path: str, runs: Sequence[Facts], made: list[ComparisonRow]) -> None:
     """Writes the page.
 
     Raises:
@@ -42,7 +42,7 @@ def write_page(path: str, runs: Sequence[Facts], made: list[Row]) -> None:
         raise TrainshedError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def page(runs: Sequence[Facts], made: list[Row]) -> str:
+def page(runs: Sequence[Facts], made: list[ComparisonRow]) -> str:
     """The whole document."""
     names = _apart([run.name for run in runs])
     body = table([[row.name, *with_gains(row)] for row in made], ["", *names], kind="numbers")
@@ -76,7 +76,7 @@ def _over_each(title: str, lines: Sequence[RunLine], window: tuple[int, float, f
 
 
 def _curves(folder: str) -> dict[str, Curve]:
-    reader = Reader()
+    reader = MetricsReader()
     reader.read_on(outputs_of(folder))
     return reader.curves()
 

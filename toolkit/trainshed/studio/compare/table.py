@@ -10,7 +10,7 @@ from trainshed.base.record import Record
 from .facts import LOSSES, Facts
 
 
-class Row(Record):
+class ComparisonRow(Record):
     """One line.
 
     values: one for each run.
@@ -22,7 +22,7 @@ class Row(Record):
     gains: tuple[str, ...] = ()
 
 
-def rows(*runs: Facts) -> list[Row]:
+def rows(*runs: Facts) -> list[ComparisonRow]:
     """Throughput, loss, training time, billable seconds, all other metrics, the data, and what the compiler did."""
     made = [
         _row("state", [run.state for run in runs]),
@@ -39,12 +39,12 @@ def rows(*runs: Facts) -> list[Row]:
     return made
 
 
-def _row(name: str, values: Iterable[str], gains: Iterable[str] = ()) -> Row:
+def _row(name: str, values: Iterable[str], gains: Iterable[str] = ()) -> ComparisonRow:
     values = tuple(values)
-    return Row(name, values, tuple(gains) or ("",) * (len(values) - 1))
+    return ComparisonRow(name, values, tuple(gains) or ("",) * (len(values) - 1))
 
 
-def _throughput(runs: Sequence[Facts]) -> Row:
+def _throughput(runs: Sequence[Facts]) -> ComparisonRow:
     """What all scripts print; else steps a second of the whole training time, compilation included."""
     named = {run.rate[0] for run in runs if run.rate}
     printed = [run.rate[1] for run in runs if run.rate]
@@ -54,7 +54,7 @@ def _throughput(runs: Sequence[Facts]) -> Row:
     return _gained("throughput, steps per second", [_steps_per_second(run) for run in runs])
 
 
-def _gained(name: str, values: Sequence[float | None]) -> Row:
+def _gained(name: str, values: Sequence[float | None]) -> ComparisonRow:
     first = values[0]
     gains = [f"{value / first:.2f}x" if first and value else "" for value in values[1:]]
     return _row(name, map(_number, values), gains)
@@ -65,7 +65,7 @@ def _steps_per_second(facts: Facts) -> float | None:
     return steps / facts.training if steps and facts.training else None
 
 
-def _loss(runs: Sequence[Facts]) -> list[Row]:
+def _loss(runs: Sequence[Facts]) -> list[ComparisonRow]:
     if not all(run.losses for run in runs):
         return [_row("loss", ["" if run.losses else "not measured" for run in runs])]
     made = [_row("loss, last", [f"{run.losses[-1][1]:.6g}" for run in runs])]
@@ -81,7 +81,7 @@ def _loss(runs: Sequence[Facts]) -> list[Row]:
     return made
 
 
-def _others(runs: Sequence[Facts]) -> list[Row]:
+def _others(runs: Sequence[Facts]) -> list[ComparisonRow]:
     """The last value of each metric that no other row tells."""
     losses = {name for run in runs for name in run.metrics if name in LOSSES}
     rates = {run.rate[0] if run.rate else "" for run in runs}
@@ -90,11 +90,11 @@ def _others(runs: Sequence[Facts]) -> list[Row]:
     return [_last(name, [run.metrics.get(name) for run in runs]) for name in names]
 
 
-def _last(name: str, values: Sequence[float | None]) -> Row:
+def _last(name: str, values: Sequence[float | None]) -> ComparisonRow:
     return _row(f"{shorten(one_line(name), 60)}, last", ["" if one is None else f"{one:.6g}" for one in values])
 
 
-def _seconds(name: str, values: Sequence[float | None]) -> Row:
+def _seconds(name: str, values: Sequence[float | None]) -> ComparisonRow:
     return _row(name, map(_number, values), [_saved(values[0], value) for value in values[1:]])
 
 
@@ -109,7 +109,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _data(channel: str, runs: Sequence[Facts]) -> Row:
+def _data(channel: str, runs: Sequence[Facts]) -> ComparisonRow:
     """The digests of a channel's data; of several hosts with parts of their own the first, and how many more."""
     held = [run.data.get(channel, ()) for run in runs]
     values = [f"{one[0] or 'unknown'}{f' and {len(one) - 1} more' if one[1:] else ''}" if one else "" for one in held]
@@ -136,7 +136,7 @@ def _cache(facts: Facts) -> str:
     return f"{held.get('hit', 0)}, {held.get('miss', 0)}" if held else ""
 
 
-def text_of(runs: Sequence[Facts], made: list[Row]) -> str:
+def text_of(runs: Sequence[Facts], made: list[ComparisonRow]) -> str:
     """The table for a terminal: of two runs with the gain in a column of its own, else behind the values."""
     pair = len(runs) == 2
     cells = [["", *(run.name for run in runs), *([""] if pair else [])]]
@@ -147,7 +147,7 @@ def text_of(runs: Sequence[Facts], made: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_gains(row: Row) -> list[str]:
+def with_gains(row: ComparisonRow) -> list[str]:
     """The values, each with what it gains over the first: `75 (25.0% less)`."""
     said = [
         f"{value} ({gain})" if value and gain else value or gain

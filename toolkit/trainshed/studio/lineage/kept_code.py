@@ -14,7 +14,7 @@ from typing import Any
 
 from trainshed.base.errors import ProgramError, TrainshedError, one_line, some
 from trainshed.machine.fingerprint import DIGITS, WHOLE, digest_of
-from trainshed.machine.folders import FILE, Found
+from trainshed.machine.folders import FILE, FolderEntry
 from trainshed.machine.hashing import hashed, hashes_of
 from trainshed.runner.files.user_dirs import state_folder
 from trainshed.runner.state.provenance import Provenance, code_files
@@ -59,7 +59,7 @@ def _source_of(run: Stored, known: Provenance, name: str, one: dict[str, Any]) -
     for folder in _folders(run, known):
         path = f"{folder}/{name}"
         try:
-            there = hashed(Found(path, name, FILE))
+            there = hashed(FolderEntry(path, name, FILE))
         except OSError:
             continue
         if (there.size, there.sha256) == (one["size"], one["sha256"]):

@@ -10,7 +10,7 @@ from trainshed.runner.control.parent import model_sha256
 from trainshed.runner.state.outputs import last_values
 from trainshed.runner.state.provenance import provenance_of
 from trainshed.runner.state.stored import Stored
-from trainshed.studio.models.version import Facts
+from trainshed.studio.models.version import VersionMetadata
 
 _LONGEST = 4096  # characters of a text that is kept
 _MOST = 1000  # values of a mapping
@@ -30,7 +30,7 @@ def require_whole(run: Stored) -> None:
         )
 
 
-def facts_of(run: Stored) -> Facts:
+def facts_of(run: Stored) -> VersionMetadata:
     """What is known of a run, as far as its files have the right form; secrets are masked in them."""
     about, status, ours = run.about, run.status, run.ours
     job = about["job"] if isinstance(about.get("job"), dict) else {}
@@ -51,7 +51,7 @@ def facts_of(run: Stored) -> Facts:
         "from_run": parent.get("Run") if isinstance(parent, dict) else None,
         "archive_sha256": model_sha256(run),
     }
-    return Facts(
+    return VersionMetadata(
         metrics_of(run), {name: plain for name, value in known.items() if (plain := _plain(value)) not in (None, "")}
     )
 

@@ -26,10 +26,10 @@ from typing import Any
 from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean, one_line, some
 from trainshed.base.files import sync_folder
 from trainshed.base.secrets import mask_mapping, mask_text
-from trainshed.contract.model_reference import RULE, Reference, is_name, is_stage
+from trainshed.contract.model_reference import RULE, ModelReference, is_name, is_stage
 
 from .storage import Storage
-from .version import FORMAT, LARGEST, Facts, File, Version, content_of, version_of, wrong_with_name
+from .version import FORMAT, LARGEST, File, Version, VersionMetadata, content_of, version_of, wrong_with_name
 
 SMALL = 64 << 10  # bytes of a stage, a tag or a note
 TRIES = 1000  # of taking a number, while others take them
@@ -73,7 +73,7 @@ class ModelStore:
                 damaged[number] = str(error)
         return good, damaged
 
-    def find(self, reference: Reference) -> Version:
+    def find(self, reference: ModelReference) -> Version:
         """The version that is meant; the newest one where neither stage nor number was named.
 
         Raises:
@@ -135,7 +135,7 @@ class ModelStore:
 
     # --- adding -------------------------------------------------------------------------------------------------------
 
-    def add(self, model: str, files: Sequence[tuple[str, str]], facts: Facts) -> Added:
+    def add(self, model: str, files: Sequence[tuple[str, str]], facts: VersionMetadata) -> Added:
         """Adds a version, or finds the one that has the same content.
 
         Args:
@@ -176,7 +176,7 @@ class ModelStore:
             made.append(File(name, size, sha256))
         return tuple(made)
 
-    def _take_number(self, model: str, folder: str, files: tuple[File, ...], facts: Facts) -> Added:
+    def _take_number(self, model: str, folder: str, files: tuple[File, ...], facts: VersionMetadata) -> Added:
         content = content_of(files)
         compared = 0  # versions up to this one have another content
         for _ in range(TRIES):

@@ -28,7 +28,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Facts:
+class VersionMetadata:
     """What is said of a version when it is added.
 
     metrics: the last value of each. run: what is known of the run that made it, {} where none is.
@@ -40,7 +40,7 @@ class Facts:
     licence: str = ""
     note: str = ""
 
-    def masked(self) -> Facts:
+    def masked(self) -> VersionMetadata:
         """The same without what looks like a secret: versions are read by others."""
         return replace(self, run=mask_leaves(self.run), licence=mask_text(self.licence), note=mask_text(self.note))
 
@@ -54,7 +54,7 @@ class Version:
     created: float
     folder: str
     files: tuple[File, ...]
-    facts: Facts = Facts()
+    facts: VersionMetadata = VersionMetadata()
 
     def __str__(self) -> str:
         return f"{self.model}:{self.number}"
@@ -135,11 +135,11 @@ def _files(value: Any) -> tuple[File, ...]:
     return tuple(files)
 
 
-def _facts(value: Any) -> Facts:
+def _facts(value: Any) -> VersionMetadata:
     """What of it has the right kind: nothing rests on the rest."""
     given: dict[str, Any] = value if isinstance(value, dict) else {}
     metrics, run = given.get("metrics"), given.get("run")
-    return Facts(
+    return VersionMetadata(
         {str(name): float(one) for name, one in metrics.items() if _is_number(one)} if isinstance(metrics, dict) else {},
         run if isinstance(run, dict) else {},
         *(text if isinstance(text := given.get(name), str) else "" for name in ("licence", "note")),

@@ -32,7 +32,7 @@ class Span(Record):
         return [self.start, self.end, self.kind, self.said[:_LETTERS], self.told[:_LETTERS]]
 
 
-class Row(Record):
+class BarRow(Record):
     """One row of bars. marks: (place, what happened there)."""
 
     name: str
@@ -40,7 +40,7 @@ class Row(Record):
     marks: tuple[tuple[float, str], ...] = ()
 
 
-def draw(rows: Sequence[Row], *, seconds: bool = True, row: int = 30, unit: str = "") -> str:
+def draw(rows: Sequence[BarRow], *, seconds: bool = True, row: int = 30, unit: str = "") -> str:
     """A figure with the rows over one axis; "" where nothing lasts.
 
     Args:

@@ -11,7 +11,7 @@ from trainshed.base.record import Record
 from trainshed.base.secrets import mask_leaves, mask_mapping
 from trainshed.contract.wire.findings import Finding, findings_in
 from trainshed.metrics.media_reading import Medium, media_of
-from trainshed.metrics.reading import Curve, Reader
+from trainshed.metrics.reading import Curve, MetricsReader
 from trainshed.observe.goodput import told
 from trainshed.observe.job_marks import HostFiles, job_ledger
 from trainshed.observe.place import profiler_folder
@@ -156,7 +156,7 @@ def gather(
         goodput: the run's; None for that of these hosts alone.
     """
     read = read_attempts(attempts, secrets)
-    metrics = Reader()
+    metrics = MetricsReader()
     outputs = [output for hosts in attempts for output, _ in hosts]
     whole = metrics.read_on(outputs, seconds)
     known = [host for attempt in read for host in attempt.hosts]

@@ -7,7 +7,7 @@ from array import array
 from trainshed.observe.bottleneck import verdict_of
 from trainshed.observe.steps import PHASES
 
-from .bars import Row, Span
+from .bars import BarRow, Span
 from .bars import draw as draw_bars
 from .chart import SECONDS, Chart, Line, draw
 from .machine_charts import machine_charts
@@ -76,7 +76,7 @@ def draw_steps(measured: Sequence[RankSteps], curves: Curves, start: float, part
     return f'{said}{kinds}{draw_bars(rows, seconds=False, unit=" ms")}{note}<div class="grid">{chart}</div>'
 
 
-def _row(one: RankSteps) -> Row:
+def _row(one: RankSteps) -> BarRow:
     """A mean step of a rank, in milliseconds."""
     spans, at = [], 0.0
     for name, seconds in one.phases().items():
@@ -85,4 +85,4 @@ def _row(one: RankSteps) -> Row:
             share = f"{100 * seconds / one.seconds:.0f} %"
             spans.append(Span(at, at + length, _COLOURS[name], share, f"{name}: {short(length)} ms of a step, {share}"))
             at += length
-    return Row(f"rank {one.rank}", tuple(spans))
+    return BarRow(f"rank {one.rank}", tuple(spans))

@@ -6,7 +6,7 @@ from trainshed.base.files import read_object
 from trainshed.contract.wire.pipeline import PipelineError, read_settings
 from trainshed.parallel.plan.simulate import ZERO_BUBBLE, order, placed
 
-from .bars import Row, Span, draw
+from .bars import BarRow, Span, draw
 from .facts import LARGEST, entries, mapping, number
 from .markup import legend
 
@@ -57,7 +57,7 @@ def draw_schedule(run: RunFacts) -> str:
             )
             for piece, start, end in pieces
         ]
-        rows.append(Row(f"pipeline rank {rank}", tuple(spans)))
+        rows.append(BarRow(f"pipeline rank {rank}", tuple(spans)))
     length = max(end for pieces in work for _, _, end in pieces)
     busy = sum(end - start for pieces in work for _, start, end in pieces)
     bubble = 1 - busy / (length * ranks) if length else 0.0

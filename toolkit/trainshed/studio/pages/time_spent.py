@@ -6,7 +6,7 @@ from trainshed.base.units import duration
 from trainshed.observe.goodput import headline, losses
 from trainshed.observe.ledger import ACCOUNTS
 
-from .bars import Row, Span, draw
+from .bars import BarRow, Span, draw
 from .facts import mapping, number
 from .markup import legend, section, table, text
 
@@ -32,7 +32,7 @@ def draw_spent(goodput: dict[str, Any], note: str = "") -> str:
     return section("Where the time of the job went", f"<p><b>goodput {text(said)}</b></p>{kinds}{draw(rows)}{named}", note)
 
 
-def _row(name: str, spent: dict[str, Any]) -> Row:
+def _row(name: str, spent: dict[str, Any]) -> BarRow:
     spans, at, whole = [], 0.0, sum(number(seconds) for seconds in spent.values())
     for account in ACCOUNTS:
         seconds = number(spent.get(account))
@@ -41,4 +41,4 @@ def _row(name: str, spent: dict[str, Any]) -> Row:
             told = f"{ACCOUNTS[account].words}: {duration(seconds)}, {share}"
             spans.append(Span(at, at + seconds, _COLOURS[account], share, told))
             at += seconds
-    return Row(name, tuple(spans))
+    return BarRow(name, tuple(spans))

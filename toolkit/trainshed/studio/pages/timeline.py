@@ -6,7 +6,7 @@ import itertools
 
 from trainshed.base.units import duration
 
-from .bars import Row, Span, draw, lasting
+from .bars import BarRow, Span, draw, lasting
 from .events import of_host
 from .facts import entries, instant, number, words
 from .markup import legend, table
@@ -48,7 +48,7 @@ def draw_timeline(run: RunFacts) -> str:
     return f"{kinds}{picture}{note}{table(events, kind='pairs')}"
 
 
-def _of_runner(run: RunFacts, started: float) -> Row:
+def _of_runner(run: RunFacts, started: float) -> BarRow:
     spans, marks = [], []
     for one in entries(run.status.get("SecondaryStatusTransitions")):
         status, begin, end = words(one.get("Status")), instant(one.get("StartTime")), instant(one.get("EndTime"))
@@ -56,10 +56,10 @@ def _of_runner(run: RunFacts, started: float) -> Row:
             marks.append((begin - started, f"interrupted: {words(one.get('StatusMessage'))}"))
         if begin and end > begin and status not in _ENDS:
             spans.append(_span(status.lower(), begin - started, end - started))
-    return Row("job", tuple(spans), tuple(marks))
+    return BarRow("job", tuple(spans), tuple(marks))
 
 
-def _of_host(host: HostFacts, label: str, started: float) -> Row:
+def _of_host(host: HostFacts, label: str, started: float) -> BarRow:
     record = host.record
     spans = []
     for phase in entries(record.get("phases")):
@@ -67,7 +67,7 @@ def _of_host(host: HostFacts, label: str, started: float) -> Row:
         if begin > 0 and seconds > 0:
             spans.append(_span(words(phase.get("name")), begin - started, begin - started + seconds))
     marks = [(one.time - started, f"{_VERBS[one.kind]}: {one.words}") for one in of_host(host) if one.time > 0]
-    return Row(label, tuple(spans), tuple(marks))
+    return BarRow(label, tuple(spans), tuple(marks))
 
 
 def _span(name: str, start: float, end: float) -> Span:

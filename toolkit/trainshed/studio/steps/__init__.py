@@ -1,6 +1,6 @@
 """Pipelines of steps (`trainshed steps`): jobs, conditions and registrations that depend on each other.
 
-    steps_file        from pipeline.yaml to a checked `Pipeline` (steps_plan); links are the `${...}` in it
+    steps_file        from pipeline.yaml to a checked `PipelineDefinition` (steps_plan); links are the `${...}` in it
     expression        the language of conditions
     inputs            what a step depends on: one hash, by which it is known whether it was done already
     steps_folder      what the folder keeps: files that survive any kill

@@ -31,7 +31,7 @@ from . import tuning_step
 from .inputs import Codes
 from .step_runs import Prepared, Values, begin, begin_again, outcome, prepare, said_of, wrong_with
 from .steps_folder import SKIPPED, StepsFolder, StepState
-from .steps_plan import CONDITION, REGISTER, TUNE, WORK, Pipeline, Registration, Step
+from .steps_plan import CONDITION, REGISTER, TUNE, WORK, PipelineDefinition, Registration, Step
 
 TUNER_STARTS = 5  # of another tuner after one that was killed
 
@@ -46,7 +46,7 @@ class Conductor(Loop[str]):
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: PipelineDefinition,
         folder: StepsFolder,
         environ: Mapping[str, str],
         say: Say,

@@ -20,7 +20,7 @@ from trainshed.contract.wire.variables import MODEL_STORE
 from trainshed.machine.fingerprint import INCOMPLETE, SAMPLED, WHOLE, of_files, of_folder
 from trainshed.machine.hashing import hashes_of
 from trainshed.runner.job.channels import glob_root
-from trainshed.runner.job.job import Channel, Job
+from trainshed.runner.job.job import ChannelSpec, Job
 from trainshed.runner.state.job_json import masked
 
 from .steps_folder import StepsFolder
@@ -51,7 +51,7 @@ def key_of(job: Job, code_digest: str, folder: StepsFolder) -> tuple[str, str]:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), ""
 
 
-def _content(channel: Channel, how: str, folder: StepsFolder) -> str:
+def _content(channel: ChannelSpec, how: str, folder: StepsFolder) -> str:
     if channel.remote:
         return channel.path
     ours = os.path.realpath(channel.path).startswith(f"{os.path.realpath(folder.path)}/")

@@ -23,13 +23,15 @@ from trainshed.studio.tune.tuning_folder import TuningFolder
 from .conductor import Conductor
 from .drawing import WAITING, Box, picture, table
 from .steps_folder import FORMAT, StepsFolder, StepState
-from .steps_plan import TUNE, Pipeline
+from .steps_plan import TUNE, PipelineDefinition
 from .tuning_step import PAGE, progress
 
 PICTURE = "picture.svg"
 
 
-def run(pipeline: Pipeline, path: str, environ: Mapping[str, str], *, from_step: str = "", no_cache: bool = False) -> int:
+def run(
+    pipeline: PipelineDefinition, path: str, environ: Mapping[str, str], *, from_step: str = "", no_cache: bool = False
+) -> int:
     """Runs a pipeline, or goes on with it; returns the exit status.
 
     Args:
@@ -71,7 +73,7 @@ def run(pipeline: Pipeline, path: str, environ: Mapping[str, str], *, from_step:
     return status
 
 
-def _described(pipeline: Pipeline, now: float, forced: list[str], since: float) -> dict[str, Any]:
+def _described(pipeline: PipelineDefinition, now: float, forced: list[str], since: float) -> dict[str, Any]:
     params = mask_mapping({name: node.text for name, node in pipeline.params.items()}, ())
     steps = [{"name": step.name, "kind": step.kind, "needs": list(step.needs)} for step in pipeline.steps]
     return {
@@ -80,7 +82,7 @@ def _described(pipeline: Pipeline, now: float, forced: list[str], since: float) 
     }  # fmt: skip
 
 
-def plan(pipeline: Pipeline) -> list[Box]:
+def plan(pipeline: PipelineDefinition) -> list[Box]:
     """The steps of a pipeline of which nothing has run."""
     return [Box(step.name, step.kind, step.needs, WAITING, 0.0) for step in pipeline.steps]
 

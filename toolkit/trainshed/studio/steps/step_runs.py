@@ -20,12 +20,12 @@ from trainshed.runner.state.stored import Stored, load, refuse_masked
 from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
 from trainshed.studio.batches.held_runs import start_run
 from trainshed.studio.models.model_of_run import metrics_of
-from trainshed.studio.tune.tuning import Tuning
+from trainshed.studio.tune.tuning import TuningJob
 
 from .inputs import Codes, best_run, key_of, model_changed, require_model
 from .links import METRICS, MODEL, OUTPUT, PARAMS, RUN, VERSION, Link, resolved
 from .steps_folder import StepsFolder, StepState
-from .steps_plan import TUNE, Pipeline, Step
+from .steps_plan import TUNE, PipelineDefinition, Step
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Prepared:
     job: Job
     key: str
     why: str
-    tuning: Tuning | None = None
+    tuning: TuningJob | None = None
 
 
 class Values:
     """What links lead to, when the steps that they name are over."""
 
-    def __init__(self, pipeline: Pipeline, folder: StepsFolder, states: Mapping[str, StepState]) -> None:
+    def __init__(self, pipeline: PipelineDefinition, folder: StepsFolder, states: Mapping[str, StepState]) -> None:
         self.pipeline, self.folder, self.states = pipeline, folder, states
 
     def node(self, link: Link) -> Node:
@@ -99,7 +99,7 @@ def _text(text: str) -> Node:
     return Node(text, "", "", text)
 
 
-def prepare(pipeline: Pipeline, step: Step, values: Values, codes: Codes, environ: Mapping[str, str]) -> Prepared:
+def prepare(pipeline: PipelineDefinition, step: Step, values: Values, codes: Codes, environ: Mapping[str, str]) -> Prepared:
     """The job of a step whose needs are over, and the hash of its inputs. Raises TrainshedError, JobError."""
     problems: list[Problem] = []
     nodes = {name: resolved(node, values.node) for name, node in step.values.items()}
@@ -110,7 +110,7 @@ def prepare(pipeline: Pipeline, step: Step, values: Values, codes: Codes, enviro
     return Prepared(job, key, why)
 
 
-def begin(pipeline: Pipeline, state: StepState, job: Job, folder: StepsFolder, environ: Mapping[str, str]) -> None:
+def begin(pipeline: PipelineDefinition, state: StepState, job: Job, folder: StepsFolder, environ: Mapping[str, str]) -> None:
     """Starts the run of a step. Raises TrainshedError, JobError where it cannot be started."""
     made = _in_place(pipeline, state, job, folder)
     refuse_masked(made, pipeline.name)
@@ -118,14 +118,14 @@ def begin(pipeline: Pipeline, state: StepState, job: Job, folder: StepsFolder, e
 
 
 def begin_again(
-    pipeline: Pipeline, state: StepState, job: Job, folder: StepsFolder, environ: Mapping[str, str], run: Stored
+    pipeline: PipelineDefinition, state: StepState, job: Job, folder: StepsFolder, environ: Mapping[str, str], run: Stored
 ) -> None:
     """Takes a step's run up again, with its checkpoints; what a dead runner left is ended first. Raises TrainshedError."""
     again = to_resume(run, environ, lambda _: None, lambda _: _in_place(pipeline, state, job, folder), again=True)
     start_run(folder.run(state.name, state.number), again.job, environ, folder, again)
 
 
-def _in_place(pipeline: Pipeline, state: StepState, job: Job, folder: StepsFolder) -> Job:
+def _in_place(pipeline: PipelineDefinition, state: StepState, job: Job, folder: StepsFolder) -> Job:
     return replace(
         job,
         output=folder.run(state.name, state.number),

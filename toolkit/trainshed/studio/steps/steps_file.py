@@ -20,7 +20,7 @@ from trainshed.studio.tune.tuning_file import parts_of, tuning_of_parts
 
 from .expression import expression_of
 from .links import HYPERPARAMETERS, METRICS, PARAMS, VERSION, Link, links_in, resolved
-from .steps_plan import CONDITION, KINDS, REGISTER, RUN, TUNE, WORK, Pipeline, Registration, Step
+from .steps_plan import CONDITION, KINDS, REGISTER, RUN, TUNE, WORK, PipelineDefinition, Registration, Step
 from .tuning_step import JOB, parts_with
 
 MOST_STEPS = 200
@@ -50,7 +50,7 @@ FIELDS = (
 )
 
 
-def read_pipeline(path: str, environ: Mapping[str, str], given: Mapping[str, str]) -> Pipeline:
+def read_pipeline(path: str, environ: Mapping[str, str], given: Mapping[str, str]) -> PipelineDefinition:
     """The pipeline that a file describes.
 
     Args:
@@ -68,7 +68,7 @@ def read_pipeline(path: str, environ: Mapping[str, str], given: Mapping[str, str
 
 def pipeline_of(
     values: dict[str, Node], path: str, environ: Mapping[str, str], given: Mapping[str, str], problems: list[Problem]
-) -> Pipeline:
+) -> PipelineDefinition:
     """The pipeline of the fields of a file.
 
     Args:
@@ -89,7 +89,7 @@ def pipeline_of(
     if problems:  # what follows would only say the same once more
         raise JobError(job_reader.in_order(problems))
     parallel = fields.whole(_PARALLEL)
-    made = Pipeline(name, os.path.abspath(path), tuple(steps), params, int(parallel or 1))
+    made = PipelineDefinition(name, os.path.abspath(path), tuple(steps), params, int(parallel or 1))
     _check_links(made, problems)
     if not problems:
         made = replace(made, steps=_in_order(made, problems))
@@ -246,7 +246,7 @@ def _register(step: Step, fields: Checker) -> Step | None:
 # --- what steps mean together ------------------------------------------------------------------------------------------
 
 
-def _check_links(pipeline: Pipeline, problems: list[Problem]) -> None:
+def _check_links(pipeline: PipelineDefinition, problems: list[Problem]) -> None:
     kinds = {step.name: step.kind for step in pipeline.steps}
 
     def known(step: Step, name: str, wanted: tuple[str, ...], field: str) -> None:
@@ -275,7 +275,7 @@ def _check_links(pipeline: Pipeline, problems: list[Problem]) -> None:
                 problems.append(Problem(where, "is a link of a step to itself", f"steps.{step.name}", str(link)))
 
 
-def _wrong_with(link: Link, pipeline: Pipeline, kinds: Mapping[str, str]) -> tuple[str, str] | None:
+def _wrong_with(link: Link, pipeline: PipelineDefinition, kinds: Mapping[str, str]) -> tuple[str, str] | None:
     if link.what == PARAMS:
         if link.name in pipeline.params:
             return None
@@ -299,7 +299,7 @@ def _links(step: Step, problems: list[Problem]) -> list[tuple[Link, str]]:
     return found
 
 
-def _in_order(pipeline: Pipeline, problems: list[Problem]) -> tuple[Step, ...]:
+def _in_order(pipeline: PipelineDefinition, problems: list[Problem]) -> tuple[Step, ...]:
     """The steps with all that they need, each after that."""
     left = []
     for step in pipeline.steps:
@@ -330,7 +330,7 @@ def _circle(needs: Mapping[str, list[str]]) -> list[str]:
         trail.append(following)
 
 
-def _check_jobs(pipeline: Pipeline, environ: Mapping[str, str], problems: list[Problem]) -> None:
+def _check_jobs(pipeline: PipelineDefinition, environ: Mapping[str, str], problems: list[Problem]) -> None:
     """Reads every job as far as that can be done before the steps that it needs."""
     folder = os.path.dirname(pipeline.path)
 

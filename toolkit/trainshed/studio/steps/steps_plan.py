@@ -54,7 +54,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineDefinition:
     """A pipeline. steps: each after those that it needs. params: values by name. path: of its file, absolute."""
 
     name: str

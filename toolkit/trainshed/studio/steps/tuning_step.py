@@ -35,7 +35,7 @@ from .inputs import Codes, key_of
 from .links import resolved
 from .step_runs import Prepared, Values, said_of
 from .steps_folder import StepsFolder, StepState
-from .steps_plan import Pipeline, Step
+from .steps_plan import PipelineDefinition, Step
 
 JOB = "job"
 PAGE = "report.html"  # in the folder of the tuning job
@@ -48,7 +48,7 @@ def parts_with(parts: Parts, values: Mapping[str, Node]) -> Parts:
     return replace(parts, values=dict(values), job=dict(job) if isinstance(job, dict) else {})
 
 
-def prepare(pipeline: Pipeline, step: Step, values: Values, codes: Codes, environ: Mapping[str, str]) -> Prepared:
+def prepare(pipeline: PipelineDefinition, step: Step, values: Values, codes: Codes, environ: Mapping[str, str]) -> Prepared:
     """The tuning job of a step whose needs are over, and the hash of its inputs. Raises TrainshedError, JobError."""
     assert step.tuning is not None
     problems: list[Problem] = []
@@ -61,7 +61,9 @@ def prepare(pipeline: Pipeline, step: Step, values: Values, codes: Codes, enviro
     return Prepared(job, whole.hexdigest() if key else "", why, replace(tuning, job=job))
 
 
-def begin(pipeline: Pipeline, state: StepState, made: Prepared, folder: StepsFolder, environ: Mapping[str, str]) -> None:
+def begin(
+    pipeline: PipelineDefinition, state: StepState, made: Prepared, folder: StepsFolder, environ: Mapping[str, str]
+) -> None:
     """Starts the tuner of a step, or another one after it: that goes on with the trials that are there.
 
     Raises:

@@ -15,7 +15,7 @@ import time
 
 from trainshed.base.errors import one_line
 from trainshed.base.files import read_object, write_atomic
-from trainshed.metrics.reading import Reader
+from trainshed.metrics.reading import MetricsReader
 from trainshed.runner.state.outputs import outputs_of
 from trainshed.runner.state.stored import load
 
@@ -34,7 +34,7 @@ class Live:
     def __init__(self, folder: str, experiment: str) -> None:
         self.folder, self.experiment = folder, experiment
         self.store: MlflowRun | None = None
-        self.metrics = Reader()
+        self.metrics = MetricsReader()
         self.sent: dict[str, int] = {}  # by metric of ours: values that have been sent
         self.theirs: set[str] = set()  # names, as MLflow has them, that the script itself sends
         noted = read_object(f"{folder}/{NOTED}", 1 << 20)

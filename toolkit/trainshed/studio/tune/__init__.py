@@ -1,6 +1,6 @@
 """Tuning jobs (`trainshed tune`): many runs of one job with other hyperparameters, and the best of them.
 
-    tuning_file, tuning_request   from what a person wrote to a checked `Tuning` (tuning)
+    tuning_file, tuning_request   from what a person wrote to a checked `TuningJob` (tuning)
     space, propose                ranges and their scales; which values the next trial gets
     early                         which running trials are stopped: the median rule, ASHA
     trial, tuning_folder          one trial and what the folder keeps of all of them: files that survive any kill

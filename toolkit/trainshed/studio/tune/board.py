@@ -14,7 +14,7 @@ from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
 from trainshed.studio.batches.session import Log
 
 from .trial import Trial, best_of, front_of
-from .tuner import View, short
+from .tuner import TuningStatus, short
 
 REDRAW_SECONDS = 0.5
 _ROWS = 12  # trials in the table that is drawn anew
@@ -35,7 +35,7 @@ class Board(Log):
         self.last = 0.0  # the table comes back at once
         super().say(line)
 
-    def show(self, view: Callable[[], View]) -> None:
+    def show(self, view: Callable[[], TuningStatus]) -> None:
         """The table, now and then."""
         now = time.monotonic()
         if not self.terminal or now - self.last < REDRAW_SECONDS:
@@ -54,7 +54,7 @@ class Board(Log):
             self.drawn = 0
 
 
-def live(view: View, now: float) -> list[str]:
+def live(view: TuningStatus, now: float) -> list[str]:
     """The table that is drawn anew: what runs, the best, the last ones."""
     trials, best = view.trials, marked(view)
     running = [trial for trial in trials if not trial.over]
@@ -67,7 +67,7 @@ def live(view: View, now: float) -> list[str]:
     return [counted(view), *table([chosen[number] for number in sorted(chosen)], view, best, now)]
 
 
-def counted(view: View) -> str:
+def counted(view: TuningStatus) -> str:
     """`digits: 12 of 30 trials over, 2 running, 1 failed · best val_loss 0.12 (trial 7)`."""
     trials, objective = view.trials, view.tuning.objective
     over = [trial for trial in trials if trial.over]
@@ -86,7 +86,7 @@ def counted(view: View) -> str:
     return one_line(f"{view.tuning.name}: {', '.join(parts)}{said}")
 
 
-def marked(view: View) -> list[Trial]:
+def marked(view: TuningStatus) -> list[Trial]:
     """The trials with a star: the best one, or with several objectives those that no other one beats."""
     if view.tuning.further:
         return front_of(view.trials, view.tuning.objectives)
@@ -94,7 +94,7 @@ def marked(view: View) -> list[Trial]:
     return [] if best is None else [best]
 
 
-def table(trials: list[Trial], view: View, best: list[Trial], now: float) -> list[str]:
+def table(trials: list[Trial], view: TuningStatus, best: list[Trial], now: float) -> list[str]:
     """Lines, one a trial, with a head. best: those with a star."""
     names = [parameter.name for parameter in view.tuning.space]
     stars = {trial.number for trial in best}
@@ -120,7 +120,7 @@ def table(trials: list[Trial], view: View, best: list[Trial], now: float) -> lis
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
 
 
-def page(view: View, status: str, reason: str, folder: str, now: float) -> str:
+def page(view: TuningStatus, status: str, reason: str, folder: str, now: float) -> str:
     """`trainshed tune status`: everything, for a person."""
     best = marked(view)
     lines = [f"{status.lower()}  {counted(view)}" + (f" · {one_line(reason)}" if reason else ""), ""]

@@ -16,8 +16,8 @@ from trainshed.studio.batches.folder import COMPLETED, FAILED, STOPPED
 from .space import CATEGORICAL, INTEGER, LOG, REVERSE_LOG
 from .trial import Trial, best_of, elapsed, front_of, since_best
 from .trial_runs import run_name
-from .tuner import View
-from .tuning import ASHA, BAYESIAN, GRID, HYPERBAND, IDENTICAL, MEDIAN, MINIMIZE, OFF, POPULATION, RANDOM, Tuning
+from .tuner import TuningStatus
+from .tuning import ASHA, BAYESIAN, GRID, HYPERBAND, IDENTICAL, MEDIAN, MINIMIZE, OFF, POPULATION, RANDOM, TuningJob
 from .tuning_folder import TuningFolder
 
 _STRATEGY = {GRID: "Grid", RANDOM: "Random", BAYESIAN: "Bayesian", HYPERBAND: "Hyperband", POPULATION: "Random"}
@@ -25,7 +25,7 @@ _ARN = "arn:aws:sagemaker:local:000000000000:"
 _ROLE = "arn:aws:iam::000000000000:role/local"  # the shape asks for one
 
 
-def describe(view: View, folder: TuningFolder, status: str, reason: str, asked: dict[str, Any]) -> dict[str, Any]:
+def describe(view: TuningStatus, folder: TuningFolder, status: str, reason: str, asked: dict[str, Any]) -> dict[str, Any]:
     """How it stands.
 
     Args:
@@ -92,7 +92,7 @@ def describe(view: View, folder: TuningFolder, status: str, reason: str, asked: 
     return found
 
 
-def _config(tuning: Tuning, objective: dict[str, str]) -> dict[str, Any]:
+def _config(tuning: TuningJob, objective: dict[str, str]) -> dict[str, Any]:
     limits, early = tuning.limits, tuning.early
     ranges: dict[str, list[dict[str, Any]]] = {
         "IntegerParameterRanges": [], "ContinuousParameterRanges": [], "CategoricalParameterRanges": [],
@@ -132,7 +132,7 @@ def _config(tuning: Tuning, objective: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def _definition(tuning: Tuning) -> dict[str, Any]:
+def _definition(tuning: TuningJob) -> dict[str, Any]:
     job = tuning.job
     searched = {parameter.name for parameter in tuning.space}
     static = {name: text for name, text in shown_hyperparameters(job).items() if name not in searched}
@@ -153,7 +153,7 @@ def _definition(tuning: Tuning) -> dict[str, Any]:
     }
 
 
-def _summary(trial: Trial, tuning: Tuning, folder: TuningFolder, objective: dict[str, str]) -> dict[str, Any]:
+def _summary(trial: Trial, tuning: TuningJob, folder: TuningFolder, objective: dict[str, str]) -> dict[str, Any]:
     status = load(folder.run(trial.number)).status
     name = run_name(tuning, trial.number)
     times = {key: status[key] for key in ("TrainingStartTime", "TrainingEndTime") if isinstance(status.get(key), str)}

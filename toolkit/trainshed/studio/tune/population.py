@@ -22,7 +22,7 @@ from trainshed.studio.batches.folder import shown
 
 from .space import CATEGORICAL, INTEGER, LINEAR, REVERSE_LOG, Parameter, spelled
 from .trial import Trial, losses
-from .tuning import Strategy, Tuning
+from .tuning import Strategy, TuningJob
 from .tuning_folder import TuningFolder
 
 FACTORS = (0.8, 1.2)
@@ -43,13 +43,13 @@ def generation_of(strategy: Strategy, number: int) -> int:
     return (number - 1) // strategy.size + 1
 
 
-def is_waiting(tuning: Tuning, trials: Sequence[Trial], number: int) -> bool:
+def is_waiting(tuning: TuningJob, trials: Sequence[Trial], number: int) -> bool:
     """Whether a trial can be given values only when others are over: all of the generation before."""
     before = generation_of(tuning.strategy, number) - 1
     return any(not trial.over for trial in trials if generation_of(tuning.strategy, trial.number) <= before)
 
 
-def member(tuning: Tuning, trials: Sequence[Trial], number: int) -> Member | None:
+def member(tuning: TuningJob, trials: Sequence[Trial], number: int) -> Member | None:
     """Trial `number`; None where no trial of the generation before has an objective.
 
     Args:

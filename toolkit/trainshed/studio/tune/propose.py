@@ -16,10 +16,10 @@ from trainshed.base.errors import TrainshedError
 from .population import member
 from .space import CATEGORICAL, INTEGER, LOG, REVERSE_LOG, Parameter, combinations, grid, spelled
 from .trial import Trial, losses
-from .tuning import AUTO, BAYESIAN, GP, GRID, POPULATION, TPE, TRANSFER, Tuning
+from .tuning import AUTO, BAYESIAN, GP, GRID, POPULATION, TPE, TRANSFER, TuningJob
 
 if TYPE_CHECKING:
-    from .warm import Known
+    from .warm import EarlierTrial
 
 STARTUP = 10  # trials with an objective before a model of them is asked
 _REDRAWS = 64  # attempts to find values that no trial has had
@@ -30,7 +30,9 @@ _GP_CATEGORIES = 5
 _GP_NEEDS = ("torch", "scipy")
 
 
-def propose(tuning: Tuning, trials: Iterable[Trial], number: int, known: tuple[Known, ...] = ()) -> dict[str, str] | None:
+def propose(
+    tuning: TuningJob, trials: Iterable[Trial], number: int, known: tuple[EarlierTrial, ...] = ()
+) -> dict[str, str] | None:
     """The values of trial `number`; None where every combination has been tried.
 
     Args:
@@ -62,7 +64,7 @@ def propose(tuning: Tuning, trials: Iterable[Trial], number: int, known: tuple[K
     return _drawn(tuning, seen, number)
 
 
-def preview(tuning: Tuning, most: int = 10) -> str:
+def preview(tuning: TuningJob, most: int = 10) -> str:
     """The first trials' values, for a person; the model of a Bayesian search has none to learn from yet."""
     trials: list[Trial] = []
     of_first = tuning.strategy.size or most  # later generations rest on what these find
@@ -82,7 +84,7 @@ def key(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(values.items()))
 
 
-def _drawn(tuning: Tuning, seen: set[tuple[tuple[str, str], ...]], number: int) -> dict[str, str] | None:
+def _drawn(tuning: TuningJob, seen: set[tuple[tuple[str, str], ...]], number: int) -> dict[str, str] | None:
     """At random, and none a second time."""
     for attempt in range(_REDRAWS):
         draw = random.Random(f"{tuning.strategy.seed}/{number}/{attempt}")
@@ -98,7 +100,7 @@ def _drawn(tuning: Tuning, seen: set[tuple[tuple[str, str], ...]], number: int) 
     return next((left for left in grid(tuning.space) if key(left) not in seen), None)
 
 
-def require_optuna(tuning: Tuning) -> None:
+def require_optuna(tuning: TuningJob) -> None:
     """Raises TrainshedError where the strategy needs packages that are not there."""
     if tuning.strategy.kind != BAYESIAN:
         return
@@ -112,7 +114,7 @@ def require_optuna(tuning: Tuning) -> None:
         )
 
 
-def sampler_of(tuning: Tuning, trials: int) -> str:
+def sampler_of(tuning: TuningJob, trials: int) -> str:
     """The model that `auto` stands for after so many trials; the same wherever the same packages are installed."""
     if tuning.strategy.sampler != AUTO:
         return tuning.strategy.sampler
@@ -121,7 +123,7 @@ def sampler_of(tuning: Tuning, trials: int) -> str:
 
 
 def _modelled(
-    tuning: Tuning, measured: list[tuple[dict[str, str], tuple[float, ...]]], running: list[dict[str, str]], seed: str
+    tuning: TuningJob, measured: list[tuple[dict[str, str], tuple[float, ...]]], running: list[dict[str, str]], seed: str
 ) -> dict[str, str]:
     """As Optuna's sampler proposes, told of all trials: those that run, too, so that it looks elsewhere."""
     import warnings

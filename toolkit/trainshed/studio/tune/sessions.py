@@ -18,12 +18,12 @@ from trainshed.runner.state.stored import refuse_masked
 from trainshed.studio.batches.folder import shown
 from trainshed.studio.batches.session import end_worker
 
-from .board import Board, View, page
+from .board import Board, TuningStatus, page
 from .describe import describe
 from .propose import require_optuna
 from .trial_runs import Curves, look
 from .tuner import Tuner
-from .tuning import POPULATION, Tuning
+from .tuning import POPULATION, TuningJob
 from .tuning_folder import TuningFolder, described, read_asked, stored_tuning, tuning_of
 from .warm import known_of
 
@@ -42,7 +42,7 @@ _JOB_MAY_CHANGE = (
 )
 
 
-def tune(tuning: Tuning, file: str, path: str, environ: Mapping[str, str], retry_failed: bool = False) -> int:
+def tune(tuning: TuningJob, file: str, path: str, environ: Mapping[str, str], retry_failed: bool = False) -> int:
     """Runs a tuning job to its end, or goes on with it; returns the exit status.
 
     Args:
@@ -89,7 +89,7 @@ def tune(tuning: Tuning, file: str, path: str, environ: Mapping[str, str], retry
 
 
 def resume(
-    folder: TuningFolder, environ: Mapping[str, str], change: Callable[[Tuning], Tuning], retry_failed: bool = False
+    folder: TuningFolder, environ: Mapping[str, str], change: Callable[[TuningJob], TuningJob], retry_failed: bool = False
 ) -> int:
     """Goes on with a tuning job as it was understood; returns the exit status. Raises TrainshedError."""
     tuning = change(stored_tuning(folder))
@@ -105,8 +105,8 @@ def resume(
 
 
 def _prepared(
-    tuning: Tuning, file: str, folder: TuningFolder, environ: Mapping[str, str], say: Callable[[str], None]
-) -> Tuning:
+    tuning: TuningJob, file: str, folder: TuningFolder, environ: Mapping[str, str], say: Callable[[str], None]
+) -> TuningJob:
     """The tuning job with the folder's code; what was asked for is written down."""
     look_up(tuning.job, environ)  # a secret that leads nowhere is said before anything is started
     tuning = replace(tuning, job=with_pinned_models(tuning.job, environ))  # all trials get the same model
@@ -141,7 +141,7 @@ def _compare(before: dict[str, Any], now: dict[str, Any], folder: TuningFolder) 
         )
 
 
-def _code(tuning: Tuning, folder: TuningFolder, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
+def _code(tuning: TuningJob, folder: TuningFolder, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
     """The folder with the code of all trials: a copy, so that all run the same whatever is edited meanwhile.
 
     Raises:
@@ -160,14 +160,14 @@ def _code(tuning: Tuning, folder: TuningFolder, environ: Mapping[str, str], say:
     return folder.code
 
 
-def standing(folder: TuningFolder) -> tuple[View, str, str]:
+def standing(folder: TuningFolder) -> tuple[TuningStatus, str, str]:
     """(how a tuning job stands, its HyperParameterTuningJobStatus, why). Raises TrainshedError where its file is damaged."""
     tuning = stored_tuning(folder)
     trials = folder.trials(tuning.space)
     curves = Curves(folder, tuning.objective, tuning.early)
     latest = {trial.number: curve[-1] for trial in trials if not trial.over and (curve := curves.of(trial.number))}
     outcome = folder.outcome()
-    view = View(tuning, tuple(trials), latest)
+    view = TuningStatus(tuning, tuple(trials), latest)
     if folder.worker:
         return view, "InProgress", ""
     if outcome:

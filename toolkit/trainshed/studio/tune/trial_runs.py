@@ -14,7 +14,7 @@ from trainshed.base.errors import did_you_mean, some
 from trainshed.contract.distributions import CPUS
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 from trainshed.machine.cgroup import cpus
-from trainshed.metrics.reading import Reader
+from trainshed.metrics.reading import MetricsReader
 from trainshed.places import gpus
 from trainshed.runner.control.detached import follow
 from trainshed.runner.control.operations import to_resume
@@ -30,13 +30,13 @@ from trainshed.studio.batches.held_runs import Standing, look_at, start_run, tak
 from .population import checkpoints_of, generation_of, inherit
 from .space import CATEGORICAL, INTEGER
 from .trial import Trial
-from .tuning import BEST, EPOCH, POPULATION, STEP, EarlyStopping, Objective, Tuning
+from .tuning import BEST, EPOCH, POPULATION, STEP, EarlyStopping, Objective, TuningJob
 from .tuning_folder import TuningFolder
 
 OBJECTIVE_NAME = "_tuning_objective_metric"  # the platform's own; scripts do not get it
 
 
-def job_with(tuning: Tuning, values: Mapping[str, str]) -> Job:
+def job_with(tuning: TuningJob, values: Mapping[str, str]) -> Job:
     """The job with a trial's values: what a person would run to have this trial again."""
     own: dict[str, Any] = {}
     for parameter in tuning.space:
@@ -54,12 +54,12 @@ def job_with(tuning: Tuning, values: Mapping[str, str]) -> Job:
     return replace(tuning.job, hyperparameters={**fixed, **own})
 
 
-def run_name(tuning: Tuning, number: int) -> str:
+def run_name(tuning: TuningJob, number: int) -> str:
     """The name of a trial's run."""
     return f"{tuning.name}-{number:04d}"
 
 
-def job_of_trial(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str]) -> Job:
+def job_of_trial(tuning: TuningJob, trial: Trial, folder: TuningFolder, environ: Mapping[str, str]) -> Job:
     """What a trial runs: the job with its values, in the trial's folder, with its part of the machine."""
     job = job_with(tuning, trial.values)
     name = run_name(tuning, trial.number)
@@ -86,7 +86,7 @@ def job_of_trial(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Ma
     )
 
 
-def _with_share(tuning: Tuning, job: Job, environ: Mapping[str, str]) -> Job:
+def _with_share(tuning: TuningJob, job: Job, environ: Mapping[str, str]) -> Job:
     """Where trials run beside each other, each takes its part of the cores; what the job or the user says, wins."""
     slots = tuning.limits.max_parallel
     if slots < 2 or not find(tuning.place).here:  # elsewhere each job has its own
@@ -105,7 +105,7 @@ def _with_share(tuning: Tuning, job: Job, environ: Mapping[str, str]) -> Job:
     return replace(job, distribution=distribution, environment=environment)
 
 
-def environ_of(tuning: Tuning, trial: Trial, environ: Mapping[str, str]) -> dict[str, str]:
+def environ_of(tuning: TuningJob, trial: Trial, environ: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment with the trial's part of the GPUs."""
     devices = gpus.present(environ)
     if not devices or tuning.limits.max_parallel < 2 or not find(tuning.place).here:
@@ -119,7 +119,7 @@ def environ_of(tuning: Tuning, trial: Trial, environ: Mapping[str, str]) -> dict
     return {**environ, "CUDA_VISIBLE_DEVICES": ",".join(part)} if part else dict(environ)
 
 
-def begin(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str]) -> None:
+def begin(tuning: TuningJob, trial: Trial, folder: TuningFolder, environ: Mapping[str, str]) -> None:
     """Starts a trial that has no run yet.
 
     Raises:
@@ -131,7 +131,7 @@ def begin(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[s
     _start(job, trial, tuning, folder, environ, None)
 
 
-def begin_anew(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
+def begin_anew(tuning: TuningJob, trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
     """Starts a trial from its beginning, whose run has ended without what it measured; that run is put aside.
 
     Raises:
@@ -149,7 +149,7 @@ def put_aside(folder: TuningFolder, number: int) -> None:
         os.rename(run, aside)
 
 
-def begin_again(tuning: Tuning, trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
+def begin_again(tuning: TuningJob, trial: Trial, folder: TuningFolder, environ: Mapping[str, str], run: Stored) -> None:
     """Takes a trial's run up again, with its checkpoints; what a dead runner left is ended first.
 
     Raises:
@@ -166,7 +166,7 @@ def follow_again(trial: Trial, folder: TuningFolder, environ: Mapping[str, str],
 
 
 def _start(
-    job: Job, trial: Trial, tuning: Tuning, folder: TuningFolder, environ: Mapping[str, str], again: Run | None
+    job: Job, trial: Trial, tuning: TuningJob, folder: TuningFolder, environ: Mapping[str, str], again: Run | None
 ) -> None:
     start_run(folder.run(trial.number), job, environ_of(tuning, trial, environ), folder, again, tuning.place)
 
@@ -181,7 +181,7 @@ class Curves:
 
     def __init__(self, folder: TuningFolder, objective: Objective, early: EarlyStopping) -> None:
         self.folder, self.objective, self.early = folder, objective, early
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, MetricsReader] = {}
         self._whole: dict[int, list[tuple[float, float]]] = {}
 
     def of(self, number: int) -> list[tuple[float, float]]:
@@ -235,8 +235,8 @@ class Curves:
             return None, f"{metric} is {'NaN' if values[-1] != values[-1] else values[-1]}"
         return values[-1], ""
 
-    def _read(self, number: int) -> Reader:
-        reader = self._readers.setdefault(number, Reader())
+    def _read(self, number: int) -> MetricsReader:
+        reader = self._readers.setdefault(number, MetricsReader())
         reader.read_on(outputs_of(self.folder.run(number)))
         return reader
 

@@ -44,9 +44,9 @@ from .trial_runs import (
     look,
     put_aside,
 )
-from .tuning import ASHA, MEDIAN, OFF, POPULATION, Tuning
+from .tuning import ASHA, MEDIAN, OFF, POPULATION, TuningJob
 from .tuning_folder import TuningFolder
-from .warm import Known
+from .warm import EarlierTrial
 
 CURVE_SECONDS = 0.3  # between two looks at the curves of running trials
 
@@ -61,10 +61,10 @@ class Over:
 
 
 @dataclass(frozen=True)
-class View:
+class TuningStatus:
     """How the tuning job stands, for whoever shows it. latest: (resource, value) of the trials that run, where known."""
 
-    tuning: Tuning
+    tuning: TuningJob
     trials: tuple[Trial, ...]
     latest: dict[int, tuple[float, float]]
 
@@ -80,12 +80,12 @@ class Tuner(Loop[int]):
 
     def __init__(
         self,
-        tuning: Tuning,
+        tuning: TuningJob,
         folder: TuningFolder,
         environ: Mapping[str, str],
-        known: tuple[Known, ...],
+        known: tuple[EarlierTrial, ...],
         say: Say,
-        show: Callable[[Callable[[], View]], None],
+        show: Callable[[Callable[[], TuningStatus]], None],
         retry_failed: bool = False,
     ) -> None:
         super().__init__(folder, say, tuning.limits.max_parallel)
@@ -424,13 +424,13 @@ class Tuner(Loop[int]):
         failed = [trial for trial in self.trials.values() if trial.state == FAILED and trial.reason]
         return f"; the last one: {max(failed, key=lambda trial: trial.ended).reason}" if failed else ""
 
-    def view(self) -> View:
+    def view(self) -> TuningStatus:
         """How it stands now."""
         latest = {}
         for trial in self.active:
             if curve := self.curves.of(trial.number):
                 latest[trial.number] = curve[-1]
-        return View(self.tuning, tuple(self.trials[number] for number in sorted(self.trials)), latest)
+        return TuningStatus(self.tuning, tuple(self.trials[number] for number in sorted(self.trials)), latest)
 
     def said(self, trial: Trial) -> str:
         """A trial's values in a line."""

@@ -118,7 +118,7 @@ class WarmStart:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class TuningJob:
     """One tuning job.
 
     name: of the tuning job and its folder. job: what each trial runs, but for its own hyperparameters.

@@ -78,7 +78,7 @@ from .tuning import (
     Limits,
     Objective,
     Strategy,
-    Tuning,
+    TuningJob,
     WarmStart,
     runs_trials,
 )
@@ -159,7 +159,7 @@ class Parts:
     """A tuning job's file, taken apart and not checked yet.
 
     values: its fields; job: those of its job; extra: further fields of `Job` that a request has.
-    raw, notes: see `Tuning`.
+    raw, notes: see `TuningJob`.
     """
 
     values: dict[str, Node]
@@ -171,7 +171,7 @@ class Parts:
 
 def read_tuning(
     path: str, environ: Mapping[str, str], overlay: Overlay = lambda values, _: values, changes: Mapping[str, Node] = {}
-) -> Tuning:
+) -> TuningJob:
     """The tuning job that a file describes.
 
     Args:
@@ -206,7 +206,7 @@ def parts_of(values: dict[str, Node], path: str, problems: list[Problem]) -> Par
     return Parts(values, job, {name: one for name, one in extra.items() if name != "full_name"}, raw, notes)
 
 
-def tuning_of_parts(parts: Parts, environ: Mapping[str, str], path: str, stem: str, problems: list[Problem]) -> Tuning:
+def tuning_of_parts(parts: Parts, environ: Mapping[str, str], path: str, stem: str, problems: list[Problem]) -> TuningJob:
     """The tuning job that parts describe.
 
     Args:
@@ -223,7 +223,7 @@ def tuning_of_parts(parts: Parts, environ: Mapping[str, str], path: str, stem: s
             fields.values["search"] = search
     space = _search(fields, problems) if search is not None else ()
     objectives = _objectives(fields)
-    tuning = Tuning(
+    tuning = TuningJob(
         name=name,
         job=replace(job, notes=()),
         space=space,
@@ -605,7 +605,7 @@ def _conditions(found: list[Parameter], given: dict[str, Node], problems: list[P
         return tuple(made)
 
 
-def _checked(tuning: Tuning, fields: Checker) -> Tuning:
+def _checked(tuning: TuningJob, fields: Checker) -> TuningJob:
     """What fields mean together."""
     if tuning.strategy.kind == GRID and tuning.space:
         count = combinations(tuning.space)
@@ -647,7 +647,7 @@ def _checked(tuning: Tuning, fields: Checker) -> Tuning:
     return tuning
 
 
-def _checked_population(tuning: Tuning, fields: Checker) -> Tuning:
+def _checked_population(tuning: TuningJob, fields: Checker) -> TuningJob:
     """A population trains in generations, each trial from another one's checkpoints: with what that cannot go together."""
     strategy, job = tuning.strategy, tuning.job
     if any(one.name == strategy.length for one in tuning.space):

@@ -37,7 +37,7 @@ from trainshed.studio.batches.folder import IN_PROGRESS, LARGEST, Folder, shown
 
 from .space import CATEGORICAL, KINDS, LOG, REVERSE_LOG, Parameter
 from .trial import Trial, trial_of
-from .tuning import MAXIMIZE, MINIMIZE, POPULATION, SAMPLERS, STRATEGIES, Tuning, runs_trials
+from .tuning import MAXIMIZE, MINIMIZE, POPULATION, SAMPLERS, STRATEGIES, TuningJob, runs_trials
 
 TUNES = "tunes"
 FORMAT = 1
@@ -125,7 +125,7 @@ class TuningFolder(Folder):
         return found if good and isinstance(found.get("ended"), (int, float)) else {}
 
 
-def described(tuning: Tuning, file: str, created: float, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
+def described(tuning: TuningJob, file: str, created: float, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
     """`tune.json`: what `tuning_of` reads, secrets masked.
 
     Args:
@@ -136,12 +136,14 @@ def described(tuning: Tuning, file: str, created: float, secrets: tuple[str, ...
     return {"format": FORMAT, "file": file, "created": created, **found, "job": masked(tuning.job, secrets)}
 
 
-def tuning_of(data: Mapping[str, Any]) -> Tuning:
+def tuning_of(data: Mapping[str, Any]) -> TuningJob:
     """The tuning job that `tune.json` describes, whoever may have written that. Raises ValueError where it is none."""
     try:
         if data["format"] != FORMAT:
             raise ValueError("format")
-        tuning: Tuning = typed(Tuning, {name: data[name] for name in data if name not in ("format", "file", "created")})
+        tuning: TuningJob = typed(
+            TuningJob, {name: data[name] for name in data if name not in ("format", "file", "created")}
+        )
         tuning = replace(tuning, job=job_of(data["job"]))
         _check_bounds(tuning)
         return tuning
@@ -154,7 +156,7 @@ def read_asked(folder: TuningFolder) -> dict[str, Any]:
     return read_object(folder.asked, LARGEST)
 
 
-def stored_tuning(folder: TuningFolder) -> Tuning:
+def stored_tuning(folder: TuningFolder) -> TuningJob:
     """The tuning job of a folder. Raises TrainshedError where its file is damaged."""
     try:
         return tuning_of(read_asked(folder))
@@ -164,7 +166,7 @@ def stored_tuning(folder: TuningFolder) -> Tuning:
         ) from None
 
 
-def _check_bounds(tuning: Tuning) -> None:
+def _check_bounds(tuning: TuningJob) -> None:
     """Values are as a tuning file may have them, as far as anything rests on it. Raises ValueError."""
     limits, early = tuning.limits, tuning.early
     good = limits.max_parallel >= 1 and limits.max_failed >= 1 and early.least >= 1 and early.factor >= 2

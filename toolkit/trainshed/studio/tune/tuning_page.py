@@ -19,7 +19,7 @@ from trainshed.studio.pages.style import STYLE
 
 from .space import CATEGORICAL, LOG, Parameter
 from .trial import Trial, best_of, elapsed, front_of
-from .tuner import View
+from .tuner import TuningStatus
 from .tuning import MINIMIZE
 from .tuning_folder import TuningFolder
 
@@ -43,7 +43,7 @@ def write(folder: TuningFolder, path: str = "") -> str:
     return path
 
 
-def page(view: View, status: str, reason: str, now: float) -> str:
+def page(view: TuningStatus, status: str, reason: str, now: float) -> str:
     """The page.
 
     Args:
@@ -70,7 +70,7 @@ def page(view: View, status: str, reason: str, now: float) -> str:
     return document(f"{view.tuning.name}: tuning report", f"<main>{body}{foot}</main>", STYLE)
 
 
-def facts(view: View, reason: str, now: float) -> list[tuple[str, str]]:
+def facts(view: TuningStatus, reason: str, now: float) -> list[tuple[str, str]]:
     """(name, words) of what stands above all else."""
     tuning, trials = view.tuning, view.trials
     best = best_of(trials, tuning.objectives)
@@ -90,7 +90,7 @@ def facts(view: View, reason: str, now: float) -> list[tuple[str, str]]:
     return [(name, value) for name, value in told if value]
 
 
-def _card(view: View, status: str, reason: str, now: float) -> str:
+def _card(view: TuningStatus, status: str, reason: str, now: float) -> str:
     shown = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts(view, reason, now))
     kind = {"Completed": "good", "Failed": "bad"}.get(status, "warn")
     return (
@@ -104,7 +104,7 @@ def _ranked(found: list[tuple[str, float]]) -> str:
     return figure({"kind": "ranked", "rows": found}, told) if found else ""
 
 
-def history(view: View, measured: Sequence[Trial]) -> str:
+def history(view: TuningStatus, measured: Sequence[Trial]) -> str:
     """The objective of each trial, and the best so far; "" without any."""
     if not measured:
         return ""
@@ -121,7 +121,7 @@ def history(view: View, measured: Sequence[Trial]) -> str:
     return legend(chips) + figure(spec)
 
 
-def front(view: View, measured: Sequence[Trial]) -> str:
+def front(view: TuningStatus, measured: Sequence[Trial]) -> str:
     """The first two objectives against each other, the front in colour; "" without any trial."""
     told = [(trial, trial.value, trial.further[0]) for trial in measured if trial.value is not None and trial.further]
     if not told:
@@ -147,7 +147,7 @@ def importance_of(space: Sequence[Parameter], measured: Sequence[Trial]) -> list
     return importance(values, [trial.value or 0.0 for trial in measured], [p.name for p in space if p.kind == CATEGORICAL])
 
 
-def parallel(view: View, measured: Sequence[Trial]) -> str:
+def parallel(view: TuningStatus, measured: Sequence[Trial]) -> str:
     """Parallel coordinates: an axis for each hyperparameter, the objective last; "" for fewer than two trials."""
     if len(measured) < 2:
         return ""
@@ -176,12 +176,12 @@ def _as_number(text: str) -> float | None:
         return None
 
 
-def _trials(view: View) -> str:
+def _trials(view: TuningStatus) -> str:
     head, rows = trials_of(view)
     return table(rows, head)
 
 
-def trials_of(view: View) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def trials_of(view: TuningStatus) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """(head, rows) of the trials, the best first; the first cell is the trial's number, the second its state."""
     objective, space = view.tuning.objective, view.tuning.space
     ranked = sorted(view.trials, key=lambda trial: (trial.value is None, objective.loss(trial.value or 0.0), trial.number))

@@ -12,7 +12,7 @@ from trainshed.studio.batches.folder import shown
 
 from .space import fits
 from .trial import best_of
-from .tuning import IDENTICAL, Tuning
+from .tuning import IDENTICAL, TuningJob
 from .tuning_folder import TuningFolder, stored_tuning
 
 # What may differ although data and algorithm are the same: where results go, and what only says how a run goes.
@@ -24,14 +24,14 @@ _APART = frozenset({
 
 
 @dataclass(frozen=True)
-class Known:
+class EarlierTrial:
     """One trial of an earlier tuning job: its values and its objective."""
 
     values: dict[str, str]
     value: float
 
 
-def known_of(tuning: Tuning, say: Callable[[str], None]) -> tuple[Known, ...]:
+def known_of(tuning: TuningJob, say: Callable[[str], None]) -> tuple[EarlierTrial, ...]:
     """What the parents have found: all their trials, or, where data or algorithm differ, the best of each.
 
     Their own parents' trials are not in it, as on the platform. Trials whose values are not in the space are left out.
@@ -42,7 +42,7 @@ def known_of(tuning: Tuning, say: Callable[[str], None]) -> tuple[Known, ...]:
     Raises:
         TrainshedError: a parent is of another algorithm, data or objective than the warm start says.
     """
-    found: list[Known] = []
+    found: list[EarlierTrial] = []
     for path in tuning.warm.parents:
         folder = TuningFolder(path)
         parent = stored_tuning(folder)
@@ -53,13 +53,13 @@ def known_of(tuning: Tuning, say: Callable[[str], None]) -> tuple[Known, ...]:
         if len(usable) < len(trials):
             say(f"{shown(path)}: {len(trials) - len(usable)} of {len(trials)} trials are outside the search space: left out")
         if tuning.warm.kind == IDENTICAL:
-            found += [Known(trial.values, trial.value) for trial in usable if trial.value is not None]
+            found += [EarlierTrial(trial.values, trial.value) for trial in usable if trial.value is not None]
         elif (best := best_of(usable, parent.objectives)) is not None and best.value is not None:
-            found.append(Known(best.values, best.value))
+            found.append(EarlierTrial(best.values, best.value))
     return tuple(found)
 
 
-def _compare(tuning: Tuning, parent: Tuning, path: str) -> None:
+def _compare(tuning: TuningJob, parent: TuningJob, path: str) -> None:
     """Raises TrainshedError where the two do not train the same on the same data for the same objective."""
     differ = [name for name, value in _same(tuning).items() if _same(parent).get(name) != value]
     if differ:
@@ -69,7 +69,7 @@ def _compare(tuning: Tuning, parent: Tuning, path: str) -> None:
         )
 
 
-def _same(tuning: Tuning) -> dict[str, Any]:
+def _same(tuning: TuningJob) -> dict[str, Any]:
     fixed = masked(tuning.job)
     searched = {parameter.name for parameter in tuning.space}
     own = {name: value for name, value in fixed["hyperparameters"].items() if name not in searched}

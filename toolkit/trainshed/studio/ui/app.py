@@ -33,7 +33,7 @@ from .actions import Actions
 from .catalog import Catalog, key_of, said
 from .connection import mark_as_proven
 from .details import details
-from .entry import Entry
+from .entry import Access
 from .guard import Guard
 from .labelling import relabelled
 from .measured import Machines
@@ -69,7 +69,7 @@ class Site:
         folders: further folders in which runs are looked for.
     """
 
-    def __init__(self, environ: Mapping[str, str], entry: Entry, folders: tuple[str, ...] = ()) -> None:
+    def __init__(self, environ: Mapping[str, str], entry: Access, folders: tuple[str, ...] = ()) -> None:
         self._catalog = Catalog(environ, folders)
         self._environ = environ
         self._views = Views(Known(self._catalog.folders, key_of), environ)

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainshed.base.errors import one_line
 from trainshed.base.plain_json import finite
-from trainshed.metrics.reading import Reader
+from trainshed.metrics.reading import MetricsReader
 from trainshed.runner.state.stored import Stored, load
 from trainshed.studio.catalogue.language import ExpressionError, Name, read_names
 from trainshed.studio.catalogue.listing import all_names, common_metrics, fitting, values_of
@@ -52,7 +52,7 @@ class Catalog:
 
     def __init__(self, environ: Mapping[str, str], folders: tuple[str, ...] = ()) -> None:
         self._catalogue = Catalogue(environ, folders, lambda _: None)
-        self._readers: dict[str, Reader] = {}  # of runs that go on
+        self._readers: dict[str, MetricsReader] = {}  # of runs that go on
         self._entries: dict[str, Entry] = {}
         self._gone: dict[str, int] = {}  # key -> version at which it went
         self._keys: dict[str, str] = {}  # folder -> key: following all links takes longer than the rest of a look

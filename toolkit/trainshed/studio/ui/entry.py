@@ -9,7 +9,7 @@ from trainshed.base.record import Record
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
-class Entry(Record):
+class Access(Record):
     """Who gets in.
 
     token: of who may act, "" for nobody. looks: of who may only look, "" for nobody.

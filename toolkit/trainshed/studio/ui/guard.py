@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from .connection import mark_as_proven
-from .entry import Entry
+from .entry import Access
 
 LONGEST_BODY = 1 << 20  # bytes of a request
 _POLICY = (
@@ -40,7 +40,7 @@ class Guard:
         entry: what `Authorization: Bearer ...` must hold for everything below /api.
     """
 
-    def __init__(self, app: Any, entry: Entry) -> None:
+    def __init__(self, app: Any, entry: Access) -> None:
         self._app = app
         self._entry = entry
 

@@ -25,7 +25,7 @@ from trainshed.base.errors import TrainshedError
 from trainshed.base.files import write_atomic
 
 from .app import FILES, STATIC, Site
-from .entry import Entry
+from .entry import Access
 from .plots import MOST_KEPT
 
 COPY = "offline.js"
@@ -51,7 +51,7 @@ def export(environ: Mapping[str, str], folders: tuple[str, ...], target: str, wh
     """
     target = os.path.abspath(target)
     _refuse_other(target)
-    entry = Entry(looks=secrets.token_hex(24))
+    entry = Access(looks=secrets.token_hex(24))
     site = Site(environ, entry, folders)
     asker = _Asker(site.app, entry.looks)
     keys = _chosen(asker, where)

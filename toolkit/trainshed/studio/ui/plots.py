@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainshed.base.errors import one_line
-from trainshed.metrics.reading import Curve, Reader
+from trainshed.metrics.reading import Curve, MetricsReader
 from trainshed.runner.state.outputs import outputs_of
 from trainshed.studio.pages.chart import Chart, Line, spec
 from trainshed.studio.pages.curves import RunLine, Window, chart_of, groups, over_one_another, start_of
@@ -27,14 +27,14 @@ class Plots:
     """The metrics of the runs that were looked at last."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[Reader, threading.Lock]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[MetricsReader, threading.Lock]] = OrderedDict()
         self._lock = threading.Lock()
 
     def curves(self, folder: str, seconds: float = READ_SECONDS) -> tuple[dict[str, Curve], bool]:
         """A run's curves as far as they have been read, and whether that is to the end."""
         with self._lock:
             if folder not in self._kept:
-                self._kept[folder] = (Reader(), threading.Lock())
+                self._kept[folder] = (MetricsReader(), threading.Lock())
                 while len(self._kept) > MOST_KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(folder)

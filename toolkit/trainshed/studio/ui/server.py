@@ -53,10 +53,10 @@ def serve(
 
     from .app import Site
     from .connection import BACKLOG, SECONDS, Connection
-    from .entry import Entry
+    from .entry import Access
 
     behind = _address(behind)
-    entry = Entry("" if read_only else secrets.token_hex(24), secrets.token_hex(24) if read_only or behind else "", behind)
+    entry = Access("" if read_only else secrets.token_hex(24), secrets.token_hex(24) if read_only or behind else "", behind)
     listening = _listen(port)
     site = Site(environ, entry, folders)
     number = listening.getsockname()[1]

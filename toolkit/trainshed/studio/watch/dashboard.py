@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainshed.base.files import open_plain
 from trainshed.base.units import duration
-from trainshed.metrics.reading import Curve, Reader
+from trainshed.metrics.reading import Curve, MetricsReader
 from trainshed.observe.bottleneck import verdict_of
 from trainshed.observe.place import profiler_folder
 from trainshed.observe.steps import PHASES, RankSteps, read_steps
@@ -60,7 +60,7 @@ class Watched:
     """
 
     def __init__(self, rank: int | None = None) -> None:
-        self._metrics = Reader()
+        self._metrics = MetricsReader()
         self._rank = rank
 
     def look(self, run: Stored, state: str) -> View:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainshed.runner.files.fetching import ranges
-from trainshed.runner.files.fetching.download import Way, bring_all
+from trainshed.runner.files.fetching.download import TransferMethod, bring_all
 from trainshed.runner.files.fetching.file_cache import Cache
 from trainshed.runner.files.fetching.items import Item, ItemChanged
 
@@ -67,7 +67,7 @@ class Place:
         target = self.folder / f"run-{self.number}"
         target.mkdir()
         wanted = [(item, str(target / item.name)) for item in (storage.items() if items is None else items)]
-        way = Way(self.cache if kept else None, shared, f"{target}/.parts", self.said.append, self.said.append)
+        way = TransferMethod(self.cache if kept else None, shared, f"{target}/.parts", self.said.append, self.said.append)
         bring_all("the channel train", storage, wanted, way)
         return target
 

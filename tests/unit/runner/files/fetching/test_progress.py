@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainshed.runner.files.fetching import progress
-from trainshed.runner.files.fetching.progress import Progress
+from trainshed.runner.files.fetching.progress import TransferProgress
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
 def test_bytes_files_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
-    shown = Progress("the channel train", 3, 10_000_000)
+    shown = TransferProgress("the channel train", 3, 10_000_000)
     assert shown.line() == "the channel train: 0 B of 10.0 MB · 0 of 3 files"
     shown.came(4_000_000, here=True)  # was kept: it has no part in the rate
     shown.came(2_000_000)
@@ -35,6 +35,6 @@ def test_bytes_files_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_unknown_sizes_have_no_end() -> None:
-    shown = Progress("x", 1, -1)
+    shown = TransferProgress("x", 1, -1)
     shown.came(5)
     assert shown.line().startswith("x: 5 B") and "left" not in shown.line() and "of" not in shown.line()

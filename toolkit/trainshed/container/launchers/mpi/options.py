@@ -50,7 +50,7 @@ _DEFAULTS = {
 _ROOT = {f"{family}_ALLOW_RUN_AS_ROOT{suffix}": "1" for family in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")}
 
 
-class Options(Record):
+class MpirunOptions(Record):
     """The user's options of mpirun.
 
     arguments: for its command line.
@@ -68,7 +68,7 @@ class Options(Record):
         return parameter in self.arguments
 
 
-def read(hyperparameters: Hyperparameters) -> Options:
+def read(hyperparameters: Hyperparameters) -> MpirunOptions:
     """The user's options, split as a shell would.
 
     Raises:
@@ -102,13 +102,13 @@ def read(hyperparameters: Hyperparameters) -> Options:
             arguments.append(word)
     count = hyperparameters.get("sagemaker_mpi_num_processes")
     if count in (None, "") or any(word in _COUNT for word in arguments):
-        return Options(arguments=tuple(arguments), variables=variables)
+        return MpirunOptions(arguments=tuple(arguments), variables=variables)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise LaunchError(f"sagemaker_mpi_num_processes = {shorten(str(count))} must be a whole number of at least 1")
-    return Options(arguments=tuple(arguments), variables=variables, count=str(count))
+    return MpirunOptions(arguments=tuple(arguments), variables=variables, count=str(count))
 
 
-def command_line(cluster: Cluster, chosen: Options) -> tuple[str, ...]:
+def command_line(cluster: Cluster, chosen: MpirunOptions) -> tuple[str, ...]:
     """mpirun's options: hosts with their slots, then the user's. Without a count there is a rank for every slot."""
     slots = cluster.processes_per_host
     several = len(cluster.hosts) > 1
@@ -118,7 +118,7 @@ def command_line(cluster: Cluster, chosen: Options) -> tuple[str, ...]:
     return ("--leave-session-attached", "--host", hosts, *count, *chosen.arguments)
 
 
-def defaults(launch: Launch, chosen: Options, agent: tuple[str, ...]) -> dict[str, str]:
+def defaults(launch: Launch, chosen: MpirunOptions, agent: tuple[str, ...]) -> dict[str, str]:
     """Variables for mpirun and the daemons of this host, over which all others win."""
     command = " ".join(agent)
     return {
@@ -130,7 +130,7 @@ def defaults(launch: Launch, chosen: Options, agent: tuple[str, ...]) -> dict[st
     }
 
 
-def of_this_host(launch: Launch, chosen: Options) -> dict[str, str]:
+def of_this_host(launch: Launch, chosen: MpirunOptions) -> dict[str, str]:
     """Variables of a rank that depend on its host; interfaces need not have the same name everywhere."""
     cluster = launch.cluster
     return {
@@ -140,7 +140,7 @@ def of_this_host(launch: Launch, chosen: Options) -> dict[str, str]:
     }
 
 
-def _network(launch: Launch, chosen: Options) -> dict[str, str]:
+def _network(launch: Launch, chosen: MpirunOptions) -> dict[str, str]:
     """The interface that leads to the other hosts, for Open MPI's two kinds of traffic, where nobody chose another."""
     interface = launch.cluster.interface
     found: dict[str, str] = {}

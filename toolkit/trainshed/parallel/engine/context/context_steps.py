@@ -17,7 +17,7 @@ from ...tracing.subject import Backward
 from ..holding import Holding
 from ..placement import broadcast_state
 from ..suitable import check_values
-from ..tensor.joint_steps import JointEngine, Step
+from ..tensor.joint_steps import JointEngine, JointStep
 from ..tensor.reference import Reference
 from ..verify.traces import Traces
 from ..verify.unit_outputs import Watch
@@ -57,7 +57,7 @@ class BlockEngine(JointEngine):
             self.region.crossing.let_go()
         return super()._explained(error)
 
-    def _after(self, step: Step) -> None:
+    def _after(self, step: JointStep) -> None:
         if step.trains:
             self._say(self._blocks().told())
 
@@ -83,7 +83,7 @@ class ContextEngine(BlockEngine):
         with self.gathered(), self._blocks().undivided():
             yield
 
-    def _reference(self, step: Step, due: bool, group: TensorGroup) -> Reference | None:
+    def _reference(self, step: JointStep, due: bool, group: TensorGroup) -> Reference | None:
         if not due:
             return None
         region = self._blocks()

@@ -16,7 +16,7 @@ from typing import Any
 from ...ground.grid import TensorGroup
 from ..tensor.divided_steps import TensorEngine
 from ..tensor.division import Division
-from ..tensor.joint_steps import Parted, Step
+from ..tensor.joint_steps import JointStep, Parted
 from ..verify.traces import Traces
 from ..verify.unit_outputs import Watch
 from .context_steps import BlockEngine
@@ -106,19 +106,19 @@ class PartedContextEngine(BlockEngine, TensorEngine):
         with super()._undivided(), self._blocks().undivided():
             yield
 
-    def _run_whole(self, step: Step, watch: Watch, *, uses: bool) -> list[Any]:
+    def _run_whole(self, step: JointStep, watch: Watch, *, uses: bool) -> list[Any]:
         both = _Both(self._divided(), self._blocks())
         with both.division.watched(watch, uses=uses), both.region.watched(watch):
             return self._turns(both, step, watch, 0)[0]
 
-    def _pair(self, step: Step, traces: Traces) -> None:
+    def _pair(self, step: JointStep, traces: Traces) -> None:
         """Nothing stays in parts between modules: blocks exchange whole tensors of theirs."""
 
     def _divide(self) -> None:
         with self._blocks().put_aside():
             super()._divide()
 
-    def _compare_ranks(self, parted: Parted, group: TensorGroup, step: Step) -> None:
+    def _compare_ranks(self, parted: Parted, group: TensorGroup, step: JointStep) -> None:
         super()._compare_ranks(parted, group, step)
         if self._grid.tensor is not None:
             self._compare_in(self._grid.tensor, self._divided().inputs, [])

@@ -52,7 +52,7 @@ class Candidate:
 
 
 @dataclass
-class Turn:
+class MicrobatchState:
     """The state of one microbatch.
 
     layouts: length of this rank's part of a sequence -> the sequence, and its axis.
@@ -115,7 +115,7 @@ class Region:
         self.running = self.is_whole = self.inside = self.short = False
         self.watch: Watch | None = None
         self.inputs: list[tuple[str, torch.Tensor]] = []
-        self._turn = Turn()
+        self._turn = MicrobatchState()
         self._first: dict[type, list[Rule]] = {}
         self._last: tuple[Any, int, torch.Tensor, Slices, int] | None = None
         self._forwards = [_Forward(self, one) for one in blocks]
@@ -166,9 +166,9 @@ class Region:
 
     def forget(self) -> None:
         """After a microbatch: what is of it alone."""
-        self.take(Turn())
+        self.take(MicrobatchState())
 
-    def take(self, turn: Turn) -> None:
+    def take(self, turn: MicrobatchState) -> None:
         """Before a microbatch runs, or goes on; what blocks have given to others is forgotten."""
         self._turn, self._last = turn, None
 

@@ -21,7 +21,7 @@ from ..object_collectives import STEP, objects
 from ..tensor.rank_agreement import agreed_seed, compare_in_company
 from .crossing import Crossing
 from .find_blocks import blocks_in
-from .region import NOTHING, Region, Turn, candidates_in, in_words
+from .region import NOTHING, MicrobatchState, Region, candidates_in, in_words
 
 Marks = Callable[[nn.Module], bool | None]
 Whole = Callable[[nn.Module], AbstractContextManager[Any]]
@@ -41,7 +41,7 @@ class StageBlocks:
         self.names: tuple[str, ...] = ()
         self.region: Region | None = None
         self._root, self._grid, self._marks, self._made_whole = root, grid, marks, whole
-        self._turns: dict[tuple[int, int], Turn] = {}
+        self._turns: dict[tuple[int, int], MicrobatchState] = {}
 
     def find(self, subject: Subject) -> tuple[str, ...]:
         """Names of the blocks, before there is a plan. Collective over all ranks.
@@ -105,7 +105,7 @@ class StageBlocks:
 
     def turn(self, stage: int, microbatch: int) -> None:
         """Before the forward of a microbatch in a stage."""
-        self._blocks().take(self._turns.setdefault((stage, microbatch), Turn()))
+        self._blocks().take(self._turns.setdefault((stage, microbatch), MicrobatchState()))
 
     @contextmanager
     def backward(self, stage: int, microbatch: int) -> Iterator[None]:

@@ -28,7 +28,7 @@ from ..suitable import check_values
 from ..verify.traces import Traces, no_gradients
 from ..verify.unit_outputs import Watch
 from .division import Division, in_words, tensor_mesh
-from .joint_steps import JointEngine, Parted, Step
+from .joint_steps import JointEngine, JointStep, Parted
 from .pairs import Attempt, Pairs, look_for
 from .part_shards import PartShards
 from .reference import Reference
@@ -107,7 +107,7 @@ class TensorEngine(JointEngine):
         found = objects(UNDIVIDED, mine, range(grid.world), grid.control_group, torch.device("cpu"))
         return {name: reason for reasons in reversed(found) for name, reason in reasons.items()}
 
-    def _reference(self, step: Step, due: bool, group: TensorGroup) -> Reference | None:
+    def _reference(self, step: JointStep, due: bool, group: TensorGroup) -> Reference | None:
         """As said there; in the first step an undivided model runs in any case."""
         first = not self.holding.partitioned
         if not (due or first):
@@ -133,7 +133,7 @@ class TensorEngine(JointEngine):
             self._pair(step, traces)
         return reference if due else None
 
-    def _run_whole(self, step: Step, watch: Watch, *, uses: bool) -> list[Any]:
+    def _run_whole(self, step: JointStep, watch: Watch, *, uses: bool) -> list[Any]:
         """What the step function returns for each microbatch, of the undivided model.
 
         Args:
@@ -143,7 +143,7 @@ class TensorEngine(JointEngine):
         with division.watched(watch, uses=uses):
             return self._turns(division, step, watch, 0)[0]
 
-    def _pair(self, step: Step, traces: Traces) -> None:
+    def _pair(self, step: JointStep, traces: Traces) -> None:
         """Finds modules between which nothing has to be gathered, or tokens alone: the forwards run a few times more, on
         each rank by itself. Collective."""
         division, grid = self._divided(), self._grid
@@ -160,7 +160,7 @@ class TensorEngine(JointEngine):
         if choice is not None:
             division.pair(look_along(choice, lambda pairs: trial(Along, pairs, "results of pairs are whole")))
 
-    def _seen(self, step: Step, traces: Traces, attempt: type[Attempt], told: Any) -> Any:
+    def _seen(self, step: JointStep, traces: Traces, attempt: type[Attempt], told: Any) -> Any:
         """What a trial shows; in words why it did not run."""
         now = Traces(self._root, lambda: None, self._grid.device)
         traces.restore()
@@ -173,7 +173,7 @@ class TensorEngine(JointEngine):
         finally:
             now.restore()
 
-    def _try(self, step: Step) -> None:
+    def _try(self, step: JointStep) -> None:
         for turn in step.turns:
             rng.set_state(turn.random, self._grid.device)
             dice.set_state(turn.rolled)

@@ -24,12 +24,12 @@ from ...tracing.naming import first_names
 from ..verify.unit_outputs import Watch
 from .experts import experts_of
 from .kinds import Compute, Entrance, Kind, kind_of, only
-from .pairs import Attempt, Choice
+from .pairs import Attempt, PairChoice
 from .parameter_usage import Uses
 from .part_parameters import PartParameter, ReplacedParameter
 from .rank_agreement import look_at
 from .sequences import in_tokens
-from .sharded_tensor import Part, Region, shown, whole_of
+from .sharded_tensor import Part, TensorRegion, shown, whole_of
 
 Told = TypeVar("Told")
 Tried = TypeVar("Tried", bound=Attempt)
@@ -172,7 +172,7 @@ class Division:
         self, root: nn.Module, mesh: DeviceMesh, wanted: Callable[[nn.Module], bool], kept: tuple[str, ...]
     ) -> None:
         self.root, self.mesh, self.entrance = root, mesh, Entrance(mesh)
-        self.region = Region(mesh, lambda: self.running, self._met)
+        self.region = TensorRegion(mesh, lambda: self.running, self._met)
         self.pairs: Attempt | None = None
         self.running = self.is_whole = False
         self.watch: Watch | None = None
@@ -234,7 +234,7 @@ class Division:
     @contextmanager
     def trying(
         self,
-        attempt: Callable[[Region, Mapping[str, Kind], Container[str], Told], Tried],
+        attempt: Callable[[TensorRegion, Mapping[str, Kind], Container[str], Told], Tried],
         told: Told,
         kept: Container[str] = (),
     ) -> Iterator[Tried]:
@@ -260,7 +260,7 @@ class Division:
         """Name of a module that may be divided -> its inputs and features."""
         return {one.name: (one.kind.inputs, one.kind.features) for one in self._forwards}
 
-    def pair(self, choice: Choice) -> None:
+    def pair(self, choice: PairChoice) -> None:
         """These modules' results stay in parts, and these take them so; before `choose`."""
         for one in self._forwards:
             one.opens, one.joins = one.name in choice.opening, one.name in choice.joint

@@ -34,7 +34,7 @@ _UNKNOWN = "it is not called as experts are, with tokens (tokens, width), chosen
 
 
 @dataclass
-class Call:
+class ExpertCall:
     """One call of experts.
 
     values: all arguments, by position or name.
@@ -47,7 +47,7 @@ class Call:
     weights: int | str
 
     @staticmethod
-    def of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call | None:
+    def of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExpertCall | None:
         """A call; None if it is another one."""
         values: dict[int | str, Any] = dict([*enumerate(args), *kwargs.items()])
         tables = {key: one for key, one in values.items() if isinstance(one, torch.Tensor)}
@@ -60,7 +60,7 @@ class Call:
         others = [key for key, one in tables.items() if key != chosen and one.is_floating_point()]
         weights = [key for key in others if tables[key].shape == tables[chosen].shape]
         tokens = [key for key in others if key not in weights and len(tables[key]) == len(tables[chosen])]
-        return Call(values, tokens[0], chosen, weights[0]) if len(weights) == len(tokens) == 1 else None
+        return ExpertCall(values, tokens[0], chosen, weights[0]) if len(weights) == len(tokens) == 1 else None
 
     def run(self, native: Compute, tokens: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> Any:
         """Returns what a forward returns for other tokens, experts and weights in the same places."""
@@ -82,7 +82,7 @@ class Experts(Kind):
     def __init__(self, module: nn.Module, count: int) -> None:
         super().__init__(module, count, dict.fromkeys(module._parameters, 0), _unused)
         self._native: Compute = module.forward
-        self._call: Call | None = None
+        self._call: ExpertCall | None = None
         self._called = False
         self._context: Callable[[], Any] = _as_now(torch.device("cpu"))
 
@@ -90,12 +90,12 @@ class Experts(Kind):
         """Keeps what the module is called with first."""
         if self._called:
             return
-        self._called, call = True, Call.of(args, kwargs)
+        self._called, call = True, ExpertCall.of(args, kwargs)
         if call is not None:
             values = {
                 key: one.detach().clone() if isinstance(one, torch.Tensor) else one for key, one in call.values.items()
             }
-            self._call = Call(values, call.tokens, call.chosen, call.weights)
+            self._call = ExpertCall(values, call.tokens, call.chosen, call.weights)
             self._context = _as_now(call.inputs()[0].device)
 
     def reason(self, ranks: int) -> str:
@@ -127,7 +127,7 @@ class Experts(Kind):
         mesh = entrance.mesh
 
         def compute(*args: Any, **kwargs: Any) -> torch.Tensor:
-            call = Call.of(args, kwargs)
+            call = ExpertCall.of(args, kwargs)
             if call is None:
                 raise PipelineError(
                     f"{type(self.module).__name__}, whose experts are divided among ranks, is called in another way than in "
@@ -143,7 +143,9 @@ class Experts(Kind):
 
         return compute
 
-    def _share(self, call: Call, inputs: Sequence[torch.Tensor], parts: dict[str, torch.Tensor], first: int) -> torch.Tensor:
+    def _share(
+        self, call: ExpertCall, inputs: Sequence[torch.Tensor], parts: dict[str, torch.Tensor], first: int
+    ) -> torch.Tensor:
         """What the experts from number `first` on add to the result."""
         tokens, chosen, weights = inputs
         count = len(next(iter(parts.values())))
@@ -162,7 +164,7 @@ class Experts(Kind):
         _check(found, len(row))
         return found.new_zeros((len(tokens), *found.shape[1:])).index_add(0, row[:own], found[:own])
 
-    def _try(self, call: Call, inputs: Sequence[torch.Tensor], ranks: int) -> str:
+    def _try(self, call: ExpertCall, inputs: Sequence[torch.Tensor], ranks: int) -> str:
         """Why the parts do not give what the module gives with these inputs; empty if they do."""
         tokens, chosen, weights = inputs
         names = [name for name, p in self.module._parameters.items() if p is not None]
@@ -231,7 +233,7 @@ def _with_parameters(module: nn.Module, parameters: dict[str, torch.Tensor], of:
         module.__dict__.update(numbers)
 
 
-def _routes(call: Call, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _routes(call: ExpertCall, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """What the first step gave, and routes that are made up: all tokens to the same experts, and some uneven ones."""
     tokens, chosen, weights = call.inputs()
     yield tokens, chosen, weights

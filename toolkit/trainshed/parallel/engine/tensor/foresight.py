@@ -14,14 +14,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...ground.shards import has_gradient_hook
 from ...ground.tree import map_leaves, tensors
-from ...plan.division import Foreseen, Piece, PieceCall, divided
+from ...plan.division import DivisibleModule, Foreseen, PieceCall, divided
 from ...plan.profile import PASSES, counted_seconds
 from ...tracing.subject import Subject
 from .division import candidates
-from .experts import Call, Experts
+from .experts import ExpertCall, Experts
 from .kinds import Kind
 from .pair_foresight import kept_among, pairs_among
-from .pairs import Attempt, Choice
+from .pairs import Attempt, PairChoice
 from .parameter_usage import Uses
 from .sharded_tensor import whole_of
 
@@ -98,7 +98,7 @@ class _Seat:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.uses is not None:
-            self.unlike |= isinstance(self.kind, Experts) and Call.of(args, kwargs) is None
+            self.unlike |= isinstance(self.kind, Experts) and ExpertCall.of(args, kwargs) is None
             with self.uses.of(self.kind.module, self.kind.reads):
                 return self.native(*args, **kwargs)
         if self.pairs is not None:
@@ -142,10 +142,10 @@ def _paired(
     subject: Subject,
     ranks: int,
     found: Sequence[tuple[str, Kind, str]],
-    pieces: Sequence[Piece],
+    pieces: Sequence[DivisibleModule],
     seats: Sequence[_Seat],
     counts: bool,
-) -> tuple[Choice, float]:
+) -> tuple[PairChoice, float]:
     """Which modules would make pairs among so many ranks, and what part of what is kept for the backward one keeps."""
     kinds = {name: kind for name, kind, reason in found if not reason}
     divided_ones = {one.module for one in divided(pieces, ranks).pieces}
@@ -164,7 +164,7 @@ def _paired(
     return choice, kept_among(ranks, kinds, whole, run, choice, subject.root)
 
 
-def _piece(name: str, kind: Kind, reason: str, seat: _Seat | None, uses: Uses, names: dict[int, str]) -> Piece:
+def _piece(name: str, kind: Kind, reason: str, seat: _Seat | None, uses: Uses, names: dict[int, str]) -> DivisibleModule:
     module = kind.module
     axes = {names[id(module._parameters[own])]: axis for own, axis in kind.axes.items()}
     for own in kind.axes if not reason else ():
@@ -179,4 +179,4 @@ def _piece(name: str, kind: Kind, reason: str, seat: _Seat | None, uses: Uses, n
         reason = _UNLIKE_EXPERTS
     calls = seat.calls() if seat is not None else ()
     sums = isinstance(kind, Experts) or isinstance(module, nn.Embedding)
-    return Piece(name, type(module).__name__, kind.features, axes, calls, kind.noun, sums, reason)
+    return DivisibleModule(name, type(module).__name__, kind.features, axes, calls, kind.noun, sums, reason)

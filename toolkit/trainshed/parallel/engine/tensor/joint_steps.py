@@ -46,7 +46,7 @@ from .reference import Reference
 States = tuple[torch.Tensor, dice.State]
 
 
-class Step:
+class JointStep:
     """scale: of the loss. average: whether it is divided by the number of microbatches as well. losses: by microbatch."""
 
     def __init__(self, function: Callable[..., Any], turns: list[Turn], scale: float, average: bool) -> None:
@@ -58,13 +58,13 @@ class Step:
         """Tells whether a loss was given to `model.backward`."""
         return any(one is not None for one in self.losses)
 
-    def copied(self) -> Step:
+    def copied(self) -> JointStep:
         """The same with inputs that may be changed in place."""
         turns = [
             Turn([with_cloned_tensors(one) for one in turn.microbatches], turn.parts, turn.random, turn.rolled)
             for turn in self.turns
         ]
-        return Step(self.function, turns, self.scale, self.average)
+        return JointStep(self.function, turns, self.scale, self.average)
 
 
 class Parted(Protocol):
@@ -168,14 +168,14 @@ class JointEngine:
         """What is divided, or may be, and the ranks that run together; before the first step all take rank 0's model."""
         raise NotImplementedError
 
-    def _reference(self, step: Step, due: bool, group: TensorGroup) -> Reference | None:
+    def _reference(self, step: JointStep, due: bool, group: TensorGroup) -> Reference | None:
         """What the step will be compared with; None if it is not verified, or cannot be."""
         raise NotImplementedError
 
     def _divide(self) -> None:
         """Gives each rank its parts, in the first step."""
 
-    def _after(self, step: Step) -> None:
+    def _after(self, step: JointStep) -> None:
         """When the divided model has run."""
 
     def _explained(self, error: Exception) -> Exception:
@@ -203,7 +203,7 @@ class JointEngine:
         """The shards, where modules are gathered when they run."""
         return self._shards if self._shards is not None and not self._shards.is_off else None
 
-    def _before(self, step: Step) -> None:
+    def _before(self, step: JointStep) -> None:
         """Between the undivided model's run and the divided one's: divides and shards, in the first step."""
         where = self._where
         if where is not None:
@@ -220,7 +220,7 @@ class JointEngine:
         self._on_parts(names, dict(self._root.named_parameters()))
         self.holding.settle()
 
-    def _run_by_all(self, step: Step) -> set[str]:
+    def _run_by_all(self, step: JointStep) -> set[str]:
         """Modules that every rank runs. Collective over all ranks."""
         firsts = [turn.microbatches[0] for turn in step.turns]
         return run_by_all(self._root, self._grid, self._attach, step.function, firsts)
@@ -241,14 +241,14 @@ class JointEngine:
         if shards := self._at_work():
             shards.begin()
             refuse_hooks(self._root)
-        step = Step(function, turns, (1 / len(turns)) * self._loss_scale(), self._average)
+        step = JointStep(function, turns, (1 / len(turns)) * self._loss_scale(), self._average)
         with parted.installed():
             results = self._compared(parted, group, step, mode, mine)
         counts = [len(turn.microbatches) for turn in turns]
         first = sum(counts[:mine])
         return Ran(results[first : first + counts[mine]], turns[mine].parts)
 
-    def _compared(self, parted: Parted, group: TensorGroup, step: Step, mode: str, mine: int) -> list[Any]:
+    def _compared(self, parted: Parted, group: TensorGroup, step: JointStep, mode: str, mine: int) -> list[Any]:
         """What the step function returned, after all comparisons; gradients are means."""
         device, turn = self._grid.device, step.turns[mine]
         before = rng.get_state(device), dice.get_state()
@@ -284,7 +284,7 @@ class JointEngine:
             self.holding.step_ended(self._steps, due)
         return results
 
-    def _turns(self, parted: Parted, step: Step, watch: Watch | None, mine: int) -> tuple[list[Any], States]:
+    def _turns(self, parted: Parted, step: JointStep, watch: Watch | None, mine: int) -> tuple[list[Any], States]:
         """Forward and backward of all microbatches; their results, and the states of the generators after turn `mine`."""
         device = self._grid.device
         results: list[Any] = []
@@ -326,7 +326,7 @@ class JointEngine:
             return False
         return settings.verify == "changes" or self._steps == 0
 
-    def _compare_ranks(self, parted: Parted, group: TensorGroup, step: Step) -> None:
+    def _compare_ranks(self, parted: Parted, group: TensorGroup, step: JointStep) -> None:
         """Ranks of a group have run the same batches.
 
         Raises:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ground.exchanges import length_of, start_of, summed
-from .op_call import Call, is_ordinary
+from .op_call import OpCall, is_ordinary
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class _Targets:
     reduction: str
 
     @classmethod
-    def of(cls, call: Call) -> _Targets | None:
+    def of(cls, call: OpCall) -> _Targets | None:
         """Those of `cross_entropy` and `nll_loss`; None if they are given otherwise than as numbers of classes."""
         tensor, target = call.argument(0, "input"), call.argument(1, "target")
         axis, reduction = min(1, tensor.ndim - 1), call.argument(6, "reduction", "mean")
@@ -103,7 +103,7 @@ class _Targets:
         return (total / self.kept.sum() if self.reduction == "mean" else total).to(kind)
 
 
-def _cross_entropy(call: Call) -> Joint | None:
+def _cross_entropy(call: OpCall) -> Joint | None:
     targets, smoothing = _Targets.of(call), call.argument(7, "label_smoothing", 0.0)
     if targets is None or not 0.0 <= smoothing <= 1.0:
         return None
@@ -124,7 +124,7 @@ def _cross_entropy(call: Call) -> Joint | None:
     return Joint(call.argument(0, "input"), targets.axis, numbers, result)
 
 
-def _nll_loss(call: Call) -> Joint | None:
+def _nll_loss(call: OpCall) -> Joint | None:
     targets = _Targets.of(call)
     if targets is None:
         return None
@@ -139,7 +139,7 @@ def _nll_loss(call: Call) -> Joint | None:
     return Joint(call.argument(0, "input"), targets.axis, numbers, result)
 
 
-def _gather(call: Call) -> Joint | None:
+def _gather(call: OpCall) -> Joint | None:
     """With as many indices in each row."""
     tensor, at, index = call.argument(0, "input"), call.argument(1, "dim"), call.argument(2, "index")
     axis = call.axis_of(tensor)
@@ -161,7 +161,7 @@ def _gather(call: Call) -> Joint | None:
     return Joint(tensor, axis, numbers, result)
 
 
-def _logsumexp(call: Call) -> Joint | None:
+def _logsumexp(call: OpCall) -> Joint | None:
     found = _over_the_axis(call)
     if found is None:
         return None
@@ -177,7 +177,7 @@ def _logsumexp(call: Call) -> Joint | None:
     return Joint(tensor, axis, numbers, result)
 
 
-def _argmax(call: Call) -> Joint | None:
+def _argmax(call: OpCall) -> Joint | None:
     found = _over_the_axis(call)
     if found is None:
         return None
@@ -190,7 +190,7 @@ def _argmax(call: Call) -> Joint | None:
     return Joint(tensor, axis, numbers, lambda least, _top: least[0].reshape(shape), "min")
 
 
-def _over_the_axis(call: Call) -> tuple[Any, int, list[int]] | None:
+def _over_the_axis(call: OpCall) -> tuple[Any, int, list[int]] | None:
     """The tensor, its axis and the result's shape, of a function of one tensor that takes this axis away."""
     first, at, keeps = call.first(), call.argument(1, "dim"), call.argument(2, "keepdim", False)
     (at,) = at if isinstance(at, (tuple, list)) else (at,)
@@ -217,13 +217,13 @@ def _finite(top: torch.Tensor) -> torch.Tensor:
     return top.masked_fill(top.isinf(), 0)
 
 
-def _type(func: Callable[..., torch.Tensor], call: Call, *others: Any) -> torch.dtype:
+def _type(func: Callable[..., torch.Tensor], call: OpCall, *others: Any) -> torch.dtype:
     """Of what a function gives for a tensor of this type, which autocast may change."""
     tensor = call.argument(0, "input")
     return func(torch.zeros(1, 1, dtype=tensor.dtype, device=tensor.device), *others).dtype
 
 
-_RULES: dict[Any, Callable[[Call], Joint | None]] = {
+_RULES: dict[Any, Callable[[OpCall], Joint | None]] = {
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     **dict.fromkeys((torch.gather, torch.Tensor.gather), _gather),
@@ -233,7 +233,7 @@ _RULES: dict[Any, Callable[[Call], Joint | None]] = {
 _LOG_SOFTMAX = (F.log_softmax, torch.log_softmax, torch.Tensor.log_softmax)
 
 
-def joint_of(call: Call) -> Joint | None:
+def joint_of(call: OpCall) -> Joint | None:
     """How a function is computed of a few numbers of each rank; None if it cannot be."""
     rule = _RULES.get(call.func)
     if rule is None or call.kwargs.get("out") is not None:
@@ -246,7 +246,7 @@ def joint_of(call: Call) -> Joint | None:
     return joint if joint is not None and joint.given.numel() and joint.given.is_floating_point() else None
 
 
-def in_other_words(call: Call) -> Callable[[], Any] | None:
+def in_other_words(call: OpCall) -> Callable[[], Any] | None:
     """The same by other functions, each of which can be computed so: `log_softmax` over the axis. None for all else."""
     if call.func not in _LOG_SOFTMAX:
         return None

@@ -15,7 +15,7 @@ _ORDINARY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @dataclass(frozen=True)
-class Call:
+class OpCall:
     """A function with tensors in parts among its arguments.
 
     axes: `id` of a tensor that is in parts -> along which axis.
@@ -55,13 +55,13 @@ class Call:
         ranks = range(self.ranks)
         return all(self.length(size, rank) * inner == self.length(other, rank) * other_inner for rank in ranks)
 
-    def along(self, axis: int, **others: Any) -> Way:
+    def along(self, axis: int, **others: Any) -> OpStrategy:
         """The function itself, with results that are in parts along this axis."""
-        return Way(self.func, self.args, dict(self.kwargs), axis, **others)
+        return OpStrategy(self.func, self.args, dict(self.kwargs), axis, **others)
 
 
 @dataclass(frozen=True)
-class Way:
+class OpStrategy:
     """How a function is computed in parts.
 
     axis: of its results, along which they are in parts.
@@ -79,7 +79,7 @@ class Way:
     drawn: frozenset[int] = frozenset()
 
 
-Rule = Callable[[Call], Way | None]
+Rule = Callable[[OpCall], OpStrategy | None]
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
@@ -87,8 +87,8 @@ def is_ordinary(tensor: torch.Tensor) -> bool:
     return type(tensor) in _ORDINARY and tensor.layout is torch.strided
 
 
-def with_own(call: Call, tensors: list[torch.Tensor], right: int, size: int) -> dict[int, int] | None:
-    """`Way.cuts` for tensors that are broadcast against parts of `size` places along an axis, counted from the right (-1 is
+def with_own(call: OpCall, tensors: list[torch.Tensor], right: int, size: int) -> dict[int, int] | None:
+    """`OpStrategy.cuts` for tensors broadcast against parts of `size` places along an axis, counted from the right (-1 is
     the last); None if one does not fit."""
     cuts: dict[int, int] = {}
     for one in tensors:

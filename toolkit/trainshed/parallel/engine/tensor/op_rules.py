@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .op_call import Call, Rule, Way, is_ordinary, with_own
+from .op_call import OpCall, OpStrategy, Rule, is_ordinary, with_own
 from .view_rules import VIEWS
 
 Function = Callable[..., Any]
@@ -23,7 +23,7 @@ def name_of(func: Any) -> str:
     return str(getattr(getattr(func, "__self__", None), "__name__", name)) if name in ("__get__", "__set__") else name
 
 
-def _elementwise(call: Call) -> Way | None:
+def _elementwise(call: OpCall) -> OpStrategy | None:
     """Each place of the result is made of the same place of all tensors."""
     tensors = call.tensors()
     if name_of(call.func) == "where" and len(call.args) != 3:  # of one tensor it gives places
@@ -40,18 +40,18 @@ def _elementwise(call: Call) -> Way | None:
     return call.along(ndim + right, cuts=cuts)
 
 
-def changes(way: Way) -> bool:
+def changes(way: OpStrategy) -> bool:
     """Returns whether a function changes its first argument."""
     return way.func in CHANGES or way.kwargs.get("inplace") is True
 
 
-def _alone(call: Call) -> Way | None:
+def _alone(call: OpCall) -> OpStrategy | None:
     """Elementwise, with no other tensor: what it is given besides is not broadcast."""
     first = call.first()
     return None if first is None else call.along(first[1])
 
 
-def _to(call: Call) -> Way | None:
+def _to(call: OpCall) -> OpStrategy | None:
     """To another type; to a device where it is already."""
     first = call.first()
     if first is None:
@@ -62,16 +62,16 @@ def _to(call: Call) -> Way | None:
     if any(torch.device(one) != tensor.device for one in where):
         return None
     others = [one for one in call.args[1:] if not isinstance(one, (str, torch.device))]
-    return Way(torch.Tensor.to, (tensor, *(others or [kwargs.pop("dtype", tensor.dtype)])), kwargs, axis)
+    return OpStrategy(torch.Tensor.to, (tensor, *(others or [kwargs.pop("dtype", tensor.dtype)])), kwargs, axis)
 
 
-def _like_type(call: Call) -> Way | None:
+def _like_type(call: OpCall) -> OpStrategy | None:
     tensor, other = call.args
     axis = call.axis_of(tensor)
-    return None if axis is None else Way(torch.Tensor.to, (tensor, other.dtype), {}, axis)
+    return None if axis is None else OpStrategy(torch.Tensor.to, (tensor, other.dtype), {}, axis)
 
 
-def _normed(call: Call) -> Way | None:
+def _normed(call: OpCall) -> OpStrategy | None:
     """Along one axis that is not in parts, and stays."""
     first, at = (
         call.first(),
@@ -82,7 +82,7 @@ def _normed(call: Call) -> Way | None:
     return call.along(first[1])
 
 
-def _reduced(call: Call) -> Way | None:
+def _reduced(call: OpCall) -> OpStrategy | None:
     """Along axes that are not in parts; they go, or have one place then."""
     first, at = call.first(), call.argument(1, "dim")
     keeps = call.argument(2, "keepdim", False)
@@ -100,7 +100,7 @@ def _reduced(call: Call) -> Way | None:
     return call.along(axis if keeps else axis - sum(one < axis for one in axes))
 
 
-def _layer_norm(call: Call) -> Way | None:
+def _layer_norm(call: OpCall) -> OpStrategy | None:
     """Over the last axes, of which none is in parts."""
     tensor, shape = call.args[0], call.argument(1, "normalized_shape")
     axis = call.axis_of(tensor)
@@ -110,7 +110,7 @@ def _layer_norm(call: Call) -> Way | None:
     return call.along(axis) if all(call.axis_of(one) is None and is_ordinary(one) for one in others) else None
 
 
-def _matmul(call: Call) -> Way | None:
+def _matmul(call: OpCall) -> OpStrategy | None:
     """Of matrices that lie along axes in parts."""
     if call.kwargs or len(call.args) != 2:
         return None
@@ -123,7 +123,7 @@ def _matmul(call: Call) -> Way | None:
     return None if cuts is None else call.along(ndim + right, cuts=cuts)
 
 
-def _attention(call: Call) -> Way | None:
+def _attention(call: OpCall) -> OpStrategy | None:
     """Of heads that are in parts, with the same mask for all or one for each."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     if len(call.args) > len(names) or not {*call.kwargs} <= {*names, "scale", "enable_gqa"}:
@@ -145,10 +145,10 @@ def _attention(call: Call) -> Way | None:
     if cuts is None:
         return None
     options = {"attn_mask": mask, "is_causal": bool(causal), "scale": scale, "enable_gqa": grouped}
-    return Way(call.func, (query, key, value), options, axis, cuts)
+    return OpStrategy(call.func, (query, key, value), options, axis, cuts)
 
 
-def _dropout(call: Call) -> Way | None:
+def _dropout(call: OpCall) -> OpStrategy | None:
     """Multiplies with a mask that is drawn for the whole tensor, as one process draws it."""
     first = call.first()
     if first is None:
@@ -157,11 +157,11 @@ def _dropout(call: Call) -> Way | None:
     times = torch.Tensor.mul_ if call.argument(3, "inplace", False) else torch.mul
     tensor, axis = first
     if not training:
-        return Way(times, (tensor, 1.0), {}, axis)
+        return OpStrategy(times, (tensor, 1.0), {}, axis)
     with torch.no_grad():
         ones = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).fill_(1)
         mask = F.dropout(ones, rate, True)
-    return Way(times, (tensor, mask), {}, axis, {id(mask): axis}, drawn=frozenset({id(mask)}))
+    return OpStrategy(times, (tensor, mask), {}, axis, {id(mask): axis}, drawn=frozenset({id(mask)}))
 
 
 def _named(names: str, *owners: Any) -> list[Function]:
@@ -262,7 +262,7 @@ _RULES: dict[Any, Rule] = {
 }
 
 
-def way_of(call: Call) -> Way | None:
+def way_of(call: OpCall) -> OpStrategy | None:
     """How a function is computed in parts; None if it needs whole tensors."""
     rule = _RULES.get(call.func)
     if rule is None or call.kwargs.get("out") is not None:

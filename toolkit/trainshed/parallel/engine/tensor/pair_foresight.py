@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from .kinds import Kind
-from .pairs import Attempt, Choice, Pairs, look_for
+from .pairs import Attempt, PairChoice, Pairs, look_for
 from .sequences import Along, look_along
-from .sharded_tensor import Region
+from .sharded_tensor import TensorRegion
 
 
 class _Ranks:
@@ -36,7 +36,7 @@ class _Ranks:
 
 def pairs_among(
     ranks: int, kinds: Mapping[str, Kind], kept: Collection[str], run: Callable[[Attempt], None], *, counts: bool
-) -> Choice:
+) -> PairChoice:
     """The pairs that ranks would choose, and what stays in parts along the tokens, by what the first and the last of them
     would see: the others' parts are as long as the first one's, or the last one's, or between them.
 
@@ -51,10 +51,10 @@ def pairs_among(
 
     def trial(attempt: type[Any], told: Any) -> list[Any] | None:
         meshes: list[Any] = [_Ranks(ranks, number) for number in (0, ranks - 1)]
-        tried = [attempt(Region(mesh, lambda: False, _meets), kinds, kept, told, counts=counts) for mesh in meshes]
+        tried = [attempt(TensorRegion(mesh, lambda: False, _meets), kinds, kept, told, counts=counts) for mesh in meshes]
         return [one.seen for one in tried] if all(_ran(one, run) for one in tried) else None
 
-    choice = look_for(lambda avoided: trial(Pairs, avoided), sizes) or Choice()
+    choice = look_for(lambda avoided: trial(Pairs, avoided), sizes) or PairChoice()
     return look_along(choice, lambda pairs: trial(Along, pairs))
 
 
@@ -63,7 +63,7 @@ def kept_among(
     kinds: Mapping[str, Kind],
     kept: Collection[str],
     run: Callable[[Attempt], None],
-    choice: Choice,
+    choice: PairChoice,
     root: nn.Module,
 ) -> float:
     """Returns what a rank keeps for the backward, as a part of what one with the whole model keeps; 1 if that is not seen.
@@ -73,7 +73,7 @@ def kept_among(
         root: whose parameters do not count.
     """
     mesh: Any = _Ranks(ranks, 0)
-    attempt = _Kept(Region(mesh, lambda: False, _meets), kinds, kept, choice, root)
+    attempt = _Kept(TensorRegion(mesh, lambda: False, _meets), kinds, kept, choice, root)
     return attempt.part() if _ran(attempt, run) else 1.0
 
 
@@ -81,7 +81,7 @@ class _Kept(Along):
     """Counts what is saved for the backward, each storage once: of parts what a rank has of them."""
 
     def __init__(
-        self, region: Region, kinds: Mapping[str, Kind], kept: Collection[str], choice: Choice, root: nn.Module
+        self, region: TensorRegion, kinds: Mapping[str, Kind], kept: Collection[str], choice: PairChoice, root: nn.Module
     ) -> None:
         super().__init__(region, kinds, kept, (choice, ()), counts=True)
         self._gives = set(choice.along)

@@ -18,7 +18,7 @@ import torch
 
 from ...ground.exchanges import length_of
 from .kinds import Kind
-from .sharded_tensor import Part, Region, Trial, whole_of
+from .sharded_tensor import Part, TensorRegion, Trial, whole_of
 
 # Trials in which pairs are looked for, at most: a result that has to be whole may hide pairs behind it.
 _TRIALS = 4
@@ -51,7 +51,7 @@ class Attempt:
 
     seen: Any
 
-    def __init__(self, region: Region, *, counts: bool) -> None:
+    def __init__(self, region: TensorRegion, *, counts: bool) -> None:
         self.region, self._counts = region, counts
 
     @contextmanager
@@ -91,7 +91,7 @@ class Pairs(Attempt):
 
     def __init__(
         self,
-        region: Region,
+        region: TensorRegion,
         kinds: Mapping[str, Kind],
         kept: Container[str],
         avoided: Container[str],
@@ -141,7 +141,7 @@ class Pairs(Attempt):
 
 
 @dataclass(frozen=True)
-class Choice:
+class PairChoice:
     """Of all ranks.
 
     opening: modules whose results stay in parts.
@@ -164,14 +164,14 @@ class Choice:
 
 def look_for(
     trial: Callable[[frozenset[str]], Sequence[Seen] | None], sizes: Mapping[str, tuple[int, int]]
-) -> Choice | None:
+) -> PairChoice | None:
     """The pairs that trials show; None if one did not run.
 
     Args:
         trial: what the ranks see where the results of these modules have to be whole; None if it did not run.
         sizes: as for `choose`.
     """
-    choice, avoided = Choice(), frozenset[str]()
+    choice, avoided = PairChoice(), frozenset[str]()
     for _ in range(_TRIALS):
         seen = trial(avoided)
         if seen is None:
@@ -183,7 +183,7 @@ def look_for(
     return choice
 
 
-def choose(everyone: Iterable[Seen], sizes: Mapping[str, tuple[int, int]]) -> Choice:
+def choose(everyone: Iterable[Seen], sizes: Mapping[str, tuple[int, int]]) -> PairChoice:
     """Which modules make pairs, of what all ranks have seen.
 
     Args:
@@ -205,7 +205,7 @@ def choose(everyone: Iterable[Seen], sizes: Mapping[str, tuple[int, int]]) -> Ch
         if not dropped:
             opening = none.union(*closing.values())
             pays = {name for name in joint - bad if sizes[name][1] > _SENT_BY_A_LOSS}
-            return Choice(opening, frozenset(closing), frozenset(pays), frozenset(bad), hidden)
+            return PairChoice(opening, frozenset(closing), frozenset(pays), frozenset(bad), hidden)
         for name in dropped:  # it takes whole tensors, so what it took in parts has to be whole
             bad |= closing.pop(name)
 

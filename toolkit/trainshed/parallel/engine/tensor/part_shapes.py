@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...ground.tree import leaves, map_leaves
-from .op_call import Way
+from .op_call import OpStrategy
 
 # Sizes and strides of a tensor; of all that a function gives.
 Shape = tuple[tuple[int, ...], tuple[int, ...]]
@@ -45,7 +45,7 @@ def _is_close(part: torch.Tensor, whole: torch.Tensor, *, values: bool) -> bool:
     return torch.allclose(part, whole, rtol=rounding, atol=float(rounding * size), equal_nan=True)
 
 
-def shapes_of(way: Way, known: dict[Any, Shapes | None]) -> Shapes | None:
+def shapes_of(way: OpStrategy, known: dict[Any, Shapes | None]) -> Shapes | None:
     """Sizes and strides of what a function gives for whole tensors; None if that cannot be told without values.
 
     Args:

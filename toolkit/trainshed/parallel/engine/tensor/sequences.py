@@ -20,8 +20,8 @@ import torch
 
 from ...ground.exchanges import length_of
 from .kinds import Kind
-from .pairs import Attempt, Choice
-from .sharded_tensor import Part, Region, Trial, size_of, whole_of
+from .pairs import Attempt, PairChoice
+from .sharded_tensor import Part, TensorRegion, Trial, size_of, whole_of
 
 # What may be sent besides, of what the results send: small tensors, and what a deep model gathers at its ends.
 _MORE = 1 / 64
@@ -61,10 +61,10 @@ class Along(Attempt):
 
     def __init__(
         self,
-        region: Region,
+        region: TensorRegion,
         kinds: Mapping[str, Kind],
         kept: Container[str],
-        told: tuple[Choice, Collection[str]],
+        told: tuple[PairChoice, Collection[str]],
         *,
         counts: bool = False,
     ) -> None:
@@ -135,7 +135,9 @@ def in_tokens(result: torch.Tensor, ranks: int) -> bool:
     return result.ndim > 1 and length_of(result.shape[-2], ranks, ranks - 1) > 0 and result.numel() > 0
 
 
-def look_along(choice: Choice, trial: Callable[[tuple[Choice, Collection[str]]], Sequence[Flow] | None]) -> Choice:
+def look_along(
+    choice: PairChoice, trial: Callable[[tuple[PairChoice, Collection[str]]], Sequence[Flow] | None]
+) -> PairChoice:
     """The same pairs, with the results that stay in parts along the tokens.
 
     Args:

@@ -25,12 +25,12 @@ from ...ground.shards import has_gradient_hook
 from ...ground.tree import leaves, map_leaves
 from ..alarm import waited_in_vain
 from .loss_parallel import Joint, in_other_words, joint_of
-from .op_call import Call, Way
+from .op_call import OpCall, OpStrategy
 from .op_rules import CHANGES, FACTS, HELD, REFUSED, changes, name_of, way_of
 from .part_shapes import Shape, Shapes, are_the_same, shapes_of
 
 
-class Region:
+class TensorRegion:
     """The home of such tensors: the ranks of a group, in one model.
 
     Args:
@@ -157,7 +157,7 @@ class Part(torch.Tensor):
 
     own: torch.Tensor
     axis: int
-    region: Region
+    region: TensorRegion
     twin: torch.Tensor | None
     sources: frozenset[str]
     whole: torch.Tensor | None
@@ -165,7 +165,13 @@ class Part(torch.Tensor):
 
     @classmethod
     def of(
-        cls, region: Region, own: torch.Tensor, axis: int, shape: Shape, sources: frozenset[str], twin: torch.Tensor | None
+        cls,
+        region: TensorRegion,
+        own: torch.Tensor,
+        axis: int,
+        shape: Shape,
+        sources: frozenset[str],
+        twin: torch.Tensor | None,
     ) -> Part:
         """Made of this rank's places.
 
@@ -182,7 +188,7 @@ class Part(torch.Tensor):
 
     @classmethod
     def made_by(
-        cls, name: str, region: Region, own: torch.Tensor, size: int, axis: int = -1, twin: torch.Tensor | None = None
+        cls, name: str, region: TensorRegion, own: torch.Tensor, size: int, axis: int = -1, twin: torch.Tensor | None = None
     ) -> Part:
         """Made of this rank's places, of `size` along an axis, that a module has computed."""
         axis %= own.ndim
@@ -309,7 +315,7 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         _need_whole(parts, name_of(func))
         return func(*_wholes(args), **_wholes(kwargs))
     region = parts[0].region
-    call = Call(func, args, kwargs, {id(part): part.axis for part in parts}, region.ranks, region.rank)
+    call = OpCall(func, args, kwargs, {id(part): part.axis for part in parts}, region.ranks, region.rank)
     same = in_other_words(call)
     if same is not None:
         return same()
@@ -342,7 +348,7 @@ def _need_whole(parts: list[Part], name: str) -> None:
         part.become_whole(name)
 
 
-def _jointly(call: Call, joint: Joint) -> tuple[Any, ...]:
+def _jointly(call: OpCall, joint: Joint) -> tuple[Any, ...]:
     """What a function gives that needs a few numbers of each rank, in a tuple; an empty one if that is not right."""
     part: Part = joint.given
     region = part.region
@@ -362,7 +368,7 @@ def _jointly(call: Call, joint: Joint) -> tuple[Any, ...]:
     return (whole,)
 
 
-def _in_parts(call: Call, parts: list[Part]) -> tuple[Any, ...]:
+def _in_parts(call: OpCall, parts: list[Part]) -> tuple[Any, ...]:
     """What a function gives that can be computed in parts, in a tuple; an empty one if it cannot."""
     region, func, way = parts[0].region, call.func, way_of(call)
     if way is None or (changes(way) and parts[0].alias.wholes):
@@ -413,11 +419,11 @@ def _twin(leaf: Any) -> Any:
     return leaf.twin if isinstance(leaf, Part) else leaf
 
 
-def _first(way: Way, otherwise: Any) -> Any:
+def _first(way: OpStrategy, otherwise: Any) -> Any:
     return way.args[0] if isinstance(way.args[0], Part) else otherwise
 
 
-def _made(found: Any, twins: Any, way: Way, shapes: Shapes, parts: list[Part]) -> Any:
+def _made(found: Any, twins: Any, way: OpStrategy, shapes: Shapes, parts: list[Part]) -> Any:
     """The results, in parts."""
     region, sources = parts[0].region, frozenset().union(*(part.sources for part in parts))
     if changes(way):

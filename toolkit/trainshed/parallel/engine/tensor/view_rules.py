@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .op_call import Call, Rule, Way, is_ordinary
+from .op_call import OpCall, OpStrategy, Rule, is_ordinary
 
 _ALL = slice(None)
 
@@ -20,7 +20,7 @@ def _sizes(given: Sequence[Any]) -> tuple[int, ...] | None:
     return sizes if sizes and all(type(one) is int for one in sizes) else None
 
 
-def _reshaped(call: Call) -> Way | None:
+def _reshaped(call: OpCall) -> OpStrategy | None:
     """`view` and `reshape`: the axis with its neighbours is divided or merged, and stays the outermost of them."""
     first = call.first()
     if first is None or call.kwargs:
@@ -29,7 +29,7 @@ def _reshaped(call: Call) -> Way | None:
     return None if sizes is None else _into(call, *first, sizes)
 
 
-def _into(call: Call, tensor: Any, axis: int, sizes: tuple[int, ...]) -> Way | None:
+def _into(call: OpCall, tensor: Any, axis: int, sizes: tuple[int, ...]) -> OpStrategy | None:
     shape = tuple(tensor.shape)
     if sizes.count(-1) == 1:
         rest = -prod(sizes)
@@ -46,10 +46,10 @@ def _into(call: Call, tensor: Any, axis: int, sizes: tuple[int, ...]) -> Way | N
         return None
     own = tuple(call.length(one) if at == place else one for at, one in enumerate(sizes))
     func = torch.Tensor.view if call.func is torch.Tensor.view else torch.Tensor.reshape
-    return Way(func, (tensor, sizes), {}, place, own=(own,))
+    return OpStrategy(func, (tensor, sizes), {}, place, own=(own,))
 
 
-def _flattened(call: Call) -> Way | None:
+def _flattened(call: OpCall) -> OpStrategy | None:
     first = call.first()
     if first is None:
         return None
@@ -58,7 +58,7 @@ def _flattened(call: Call) -> Way | None:
     return _into(call, tensor, axis, (*tensor.shape[:start], prod(tensor.shape[start : end + 1]), *tensor.shape[end + 1 :]))
 
 
-def _unflattened(call: Call) -> Way | None:
+def _unflattened(call: OpCall) -> OpStrategy | None:
     first = call.first()
     sizes = call.argument(2, "sizes")
     if first is None or not isinstance(sizes, (tuple, list)):
@@ -71,7 +71,7 @@ def _unflattened(call: Call) -> Way | None:
     return _into(call, tensor, axis, (*tensor.shape[:at], *inner, *tensor.shape[at + 1 :]))
 
 
-def _swapped(call: Call) -> Way | None:
+def _swapped(call: OpCall) -> OpStrategy | None:
     first = call.first()
     if first is None:
         return None
@@ -81,7 +81,7 @@ def _swapped(call: Call) -> Way | None:
     return call.along({one: other, other: one}.get(axis, axis))
 
 
-def _swapped_last(call: Call) -> Way | None:
+def _swapped_last(call: OpCall) -> OpStrategy | None:
     """The attribute `mT`."""
     first = call.first()
     if first is None:
@@ -90,7 +90,7 @@ def _swapped_last(call: Call) -> Way | None:
     return call.along({last: last - 1, last - 1: last}.get(first[1], first[1]))
 
 
-def _permuted(call: Call) -> Way | None:
+def _permuted(call: OpCall) -> OpStrategy | None:
     first = call.first()
     order = _sizes(call.args[1:])
     if first is None or order is None or call.kwargs:
@@ -98,14 +98,14 @@ def _permuted(call: Call) -> Way | None:
     return call.along([one % first[0].ndim for one in order].index(first[1]))
 
 
-def _unsqueezed(call: Call) -> Way | None:
+def _unsqueezed(call: OpCall) -> OpStrategy | None:
     first = call.first()
     if first is None:
         return None
     return call.along(first[1] + (call.argument(1, "dim") % (first[0].ndim + 1) <= first[1]))
 
 
-def _squeezed(call: Call) -> Way | None:
+def _squeezed(call: OpCall) -> OpStrategy | None:
     first, at = call.first(), call.argument(1, "dim")
     if first is None or type(at) is not int:
         return None
@@ -114,7 +114,7 @@ def _squeezed(call: Call) -> Way | None:
     return None if at == axis else call.along(axis - (at < axis and tensor.shape[at] == 1))
 
 
-def _expanded(call: Call) -> Way | None:
+def _expanded(call: OpCall) -> OpStrategy | None:
     first = call.first()
     sizes = _sizes(call.args[1:])
     if first is None or sizes is None or call.kwargs:
@@ -124,10 +124,10 @@ def _expanded(call: Call) -> Way | None:
     if sizes[place] not in (-1, tensor.shape[axis]):
         return None
     own = tuple(-1 if at == place else one for at, one in enumerate(sizes))
-    return Way(call.func, (tensor, sizes), {}, place, own=(own,))
+    return OpStrategy(call.func, (tensor, sizes), {}, place, own=(own,))
 
 
-def _taken(call: Call) -> Way | None:
+def _taken(call: OpCall) -> OpStrategy | None:
     """`tensor[...]` that takes all along the axis."""
     first = call.first()
     if first is None:
@@ -153,7 +153,7 @@ def _taken(call: Call) -> Way | None:
     return None
 
 
-def _divided(call: Call) -> Way | None:
+def _divided(call: OpCall) -> OpStrategy | None:
     """`split`, `chunk`, `narrow` and sorts along another axis."""
     first = call.first()
     positions = {torch.Tensor.narrow: 1, torch.narrow: 1}
@@ -163,7 +163,7 @@ def _divided(call: Call) -> Way | None:
     return call.along(first[1])
 
 
-def _picked(call: Call) -> Way | None:
+def _picked(call: OpCall) -> OpStrategy | None:
     """`select` and `unbind`: another axis goes."""
     first, at = call.first(), call.argument(1, "dim", 0)
     if first is None or type(at) is not int or at % first[0].ndim == first[1]:
@@ -171,7 +171,7 @@ def _picked(call: Call) -> Way | None:
     return call.along(first[1] - (at % first[0].ndim < first[1]))
 
 
-def _joined(call: Call) -> Way | None:
+def _joined(call: OpCall) -> OpStrategy | None:
     """`cat` and `stack` along another axis."""
     given, at = call.args[0], call.argument(1, "dim", 0)
     if (
@@ -194,10 +194,10 @@ def _joined(call: Call) -> Way | None:
     if axis is None or len(sizes) != 1 or (at == axis and not stacks) or not all(map(is_ordinary, plain)):
         return None
     cuts = {id(one): axis for one in plain}
-    return Way(call.func, (kept, at), {}, axis + (stacks and at <= axis), cuts)
+    return OpStrategy(call.func, (kept, at), {}, axis + (stacks and at <= axis), cuts)
 
 
-def _repeated(call: Call) -> Way | None:
+def _repeated(call: OpCall) -> OpStrategy | None:
     """`repeat_interleave` by a number."""
     first, times, at = call.first(), call.argument(1, "repeats"), call.argument(2, "dim")
     if first is None or type(times) is not int or type(at) is not int:

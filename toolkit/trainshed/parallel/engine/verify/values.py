@@ -36,7 +36,7 @@ class Values(Protocol):
         """Of those that have a gradient; within the context."""
 
 
-class Whole:
+class WholeParameters:
     """All parameters at once.
 
     Args:

@@ -19,7 +19,7 @@ from . import etag
 from . import file_cache as kept
 from .file_cache import Cache
 from .items import Item, ItemChanged, Passing, Source
-from .progress import Progress
+from .progress import TransferProgress
 from .ranges import AT_ONCE, Crew, FetchCancelled, blocks, patiently
 
 WORKERS = 8  # items that are fetched at once
@@ -28,7 +28,7 @@ LOOK = 0.1  # seconds between two looks at how far it is
 
 
 @dataclass(frozen=True)
-class Way:
+class TransferMethod:
     """How items come to their places.
 
     cache: None for none. spare: takes what the cache does not, for a while: a warm pool's; None for none.
@@ -44,12 +44,12 @@ class Way:
     status: Callable[[str], None]
     spare: Cache | None = None
 
-    def without_cache(self) -> Way:
+    def without_cache(self) -> TransferMethod:
         """The same way, with the spare cache if there is one."""
         return replace(self, cache=self.spare, spare=None)
 
 
-def bring_all(what: str, source: Source, wanted: list[tuple[Item, str]], way: Way) -> None:
+def bring_all(what: str, source: Source, wanted: list[tuple[Item, str]], way: TransferMethod) -> None:
     """Brings items to paths, whose folders are there.
 
     Args:
@@ -69,7 +69,7 @@ def bring_all(what: str, source: Source, wanted: list[tuple[Item, str]], way: Wa
         way.say(f"{what}: {shown_size(total)} are {kept_how} kept for other runs: the cache may hold {limit}")
         way = way.without_cache()
     way = _affordable(what, wanted, total, way)
-    progress = Progress(what, len(wanted), total)
+    progress = TransferProgress(what, len(wanted), total)
     over = threading.Event()
     crew = Crew(AT_ONCE, over)
     team = _Team(Fetcher(source, crew, over, progress), way, wanted)
@@ -89,7 +89,7 @@ def bring_all(what: str, source: Source, wanted: list[tuple[Item, str]], way: Wa
 class _Team:
     """Threads that bring one item after the other."""
 
-    def __init__(self, fetcher: Fetcher, way: Way, wanted: list[tuple[Item, str]]) -> None:
+    def __init__(self, fetcher: Fetcher, way: TransferMethod, wanted: list[tuple[Item, str]]) -> None:
         self.fetcher, self.way = fetcher, way
         self.error: BaseException | None = None
         self._left: queue.SimpleQueue[tuple[Item, str]] = queue.SimpleQueue()
@@ -130,7 +130,7 @@ class _Team:
             self.fetcher.progress.finish()
 
 
-def _bring(fetcher: Fetcher, item: Item, target: str, way: Way) -> None:
+def _bring(fetcher: Fetcher, item: Item, target: str, way: TransferMethod) -> None:
     item = fetcher.known(item)
     for _ in range(TRIES):
         try:
@@ -183,7 +183,7 @@ def _place(whole: str, target: str, shared: bool) -> None:
     cloning.copy(whole, target)
 
 
-def _affordable(what: str, wanted: list[tuple[Item, str]], total: int, way: Way) -> Way:
+def _affordable(what: str, wanted: list[tuple[Item, str]], total: int, way: TransferMethod) -> TransferMethod:
     """The way, without the cache where its disk has no room for what is to come (twice, where files are copied).
 
     Raises:
@@ -230,7 +230,7 @@ class Fetcher:
         crew: makes the requests. over: set where fetching is given up.
     """
 
-    def __init__(self, source: Source, crew: Crew, over: threading.Event, progress: Progress) -> None:
+    def __init__(self, source: Source, crew: Crew, over: threading.Event, progress: TransferProgress) -> None:
         self.source, self.crew, self.over, self.progress = source, crew, over, progress
 
     def known(self, item: Item) -> Item:

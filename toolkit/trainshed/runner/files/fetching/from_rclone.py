@@ -18,7 +18,7 @@ _OPTIONS = ("--retries", "1", "--low-level-retries", "3", "--timeout", "30s", "-
 _MISSING = (3, 4)  # exit statuses of rclone: there is no such folder, no such file
 
 
-class Remote:
+class RcloneRemote:
     """The source: one folder of a remote.
 
     Args:

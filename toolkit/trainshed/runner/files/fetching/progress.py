@@ -12,7 +12,7 @@ WINDOW = 10.0  # seconds over which the rate is taken
 EVERY = 0.5  # seconds between two points of it
 
 
-class Progress:
+class TransferProgress:
     """Counted by many threads, shown by one.
 
     Args:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from trainshed.base.errors import TrainshedError
 
 from .items import Item, Passing, Source
-from .progress import Progress
+from .progress import TransferProgress
 
 RANGE = 8 << 20  # bytes of one request
 AHEAD = 4  # ranges of an item that are under way
@@ -77,7 +77,7 @@ class Crew:
                 work()
 
 
-def patiently(work: Callable[[], Value], what: str, over: threading.Event, progress: Progress) -> Value:
+def patiently(work: Callable[[], Value], what: str, over: threading.Event, progress: TransferProgress) -> Value:
     """Does it, again and again where an error may pass. Raises TrainshedError: it did not; Over."""
     for pause in (*PAUSES, None):
         if over.is_set():
@@ -95,7 +95,9 @@ def patiently(work: Callable[[], Value], what: str, over: threading.Event, progr
     raise AssertionError
 
 
-def blocks(source: Source, item: Item, start: int, crew: Crew, over: threading.Event, progress: Progress) -> Iterator[bytes]:
+def blocks(
+    source: Source, item: Item, start: int, crew: Crew, over: threading.Event, progress: TransferProgress
+) -> Iterator[bytes]:
     """The item's bytes from `start` on, in order. Raises Changed, TrainshedError, Over."""
     under_way: deque[PendingRange] = deque()
     at = start

@@ -13,17 +13,17 @@ from trainshed.base.wings import module_of_wing
 from trainshed.contract.model_reference import SCHEME as MODEL
 
 from ...job.addresses import GROUP
-from ...job.job import Channel
+from ...job.job import ChannelSpec
 from .items import Item, Source
-from .progress import Progress
+from .progress import TransferProgress
 from .ranges import patiently
 
 Value = TypeVar("Value")
 Listed = tuple[Source, list[Item]]
-Lister = Callable[[Channel, Mapping[str, str]], Listed]
+Lister = Callable[[ChannelSpec, Mapping[str, str]], Listed]
 
 
-def listed(channel: Channel, environ: Mapping[str, str]) -> Listed:
+def listed(channel: ChannelSpec, environ: Mapping[str, str]) -> Listed:
     """Finds where a channel comes from, and what it is made of, sorted by name.
 
     Raises:
@@ -53,40 +53,40 @@ def _model_store() -> ModuleType:
     return module_of_wing("studio.models.channel_source", f"a channel from {MODEL}")
 
 
-def _patiently(channel: Channel, work: Callable[[], Value]) -> Value:
-    return patiently(work, channel.path, threading.Event(), Progress("", 0, 0))
+def _patiently(channel: ChannelSpec, work: Callable[[], Value]) -> Value:
+    return patiently(work, channel.path, threading.Event(), TransferProgress("", 0, 0))
 
 
-def _s3(channel: Channel, environ: Mapping[str, str]) -> Listed:
+def _s3(channel: ChannelSpec, environ: Mapping[str, str]) -> Listed:
     from .from_s3 import Objects
     from .s3 import Bucket
 
     return Objects(environ), Bucket(channel.path, environ).objects(channel.s3_type)
 
 
-def _web(channel: Channel, environ: Mapping[str, str]) -> Listed:
+def _web(channel: ChannelSpec, environ: Mapping[str, str]) -> Listed:
     from .from_web import Web
 
     web = Web()
     return web, _patiently(channel, lambda: web.items(channel.path, manifest=channel.s3_type == "ManifestFile"))
 
 
-def _hub(channel: Channel, environ: Mapping[str, str]) -> Listed:
+def _hub(channel: ChannelSpec, environ: Mapping[str, str]) -> Listed:
     from .from_hub import Dataset
 
     dataset = Dataset(channel.path)
     return dataset, _patiently(channel, dataset.files)
 
 
-def _model(channel: Channel, environ: Mapping[str, str]) -> Listed:
+def _model(channel: ChannelSpec, environ: Mapping[str, str]) -> Listed:
     model = _model_store().source_of(channel.path, environ)
     return model, model.items()
 
 
-def _rclone(channel: Channel, environ: Mapping[str, str]) -> Listed:
-    from .from_rclone import Remote
+def _rclone(channel: ChannelSpec, environ: Mapping[str, str]) -> Listed:
+    from .from_rclone import RcloneRemote
 
-    remote = Remote(channel.path, environ)
+    remote = RcloneRemote(channel.path, environ)
     return remote, _patiently(channel, remote.items)
 
 

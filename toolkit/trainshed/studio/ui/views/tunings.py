@@ -7,7 +7,7 @@ import time
 from trainshed.studio.tune import sessions
 from trainshed.studio.tune.board import counted, marked
 from trainshed.studio.tune.trial import Trial
-from trainshed.studio.tune.tuner import View
+from trainshed.studio.tune.tuner import TuningStatus
 from trainshed.studio.tune.tuning_folder import TuningFolder
 from trainshed.studio.tune.tuning_page import facts, importance_of, trials_of
 
@@ -44,7 +44,7 @@ class Tunings(Batches[TuningFolder]):
         folder = self._find(key)
         return None if folder is None else _chart(sessions.standing(folder)[0])
 
-    def _trials(self, folder: TuningFolder, told: View) -> Part:
+    def _trials(self, folder: TuningFolder, told: TuningStatus) -> Part:
         head, rows = trials_of(told)
         best = {trial.number for trial in marked(told)}
         shown = []
@@ -55,11 +55,11 @@ class Tunings(Batches[TuningFolder]):
         return table("Trials, the best first", head, shown)
 
 
-def _measured(told: View) -> list[Trial]:
+def _measured(told: TuningStatus) -> list[Trial]:
     return [trial for trial in told.trials if trial.over and trial.value is not None]
 
 
-def _chart(told: View) -> Part:
+def _chart(told: TuningStatus) -> Part:
     objective, best = told.tuning.objective, list[float]()
     measured = [(trial.number, trial.value) for trial in _measured(told) if trial.value is not None]
     for _, value in measured:
