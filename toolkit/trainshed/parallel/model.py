@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from trainshed.checkpoint.weights import SHARD_BYTES
+from trainshed.contract.wire.pipeline import check_combination
 from trainshed.contract.wire.variables import PIPELINE_BEGUN
 
 from .clip import install
@@ -28,7 +29,7 @@ from .engine.verify.after_gradients import AfterGradients
 from .float8 import in_float8
 from .full_model import on_first_rank
 from .gather import gather_model, load_model, plain
-from .ground.errors import NotServed, PipelineError
+from .ground.errors import PipelineError
 from .ground.halves import half_type, halve, widen
 from .ground.shards import local, tensor_axis, whole
 from .plan.plan_file import Plan
@@ -90,30 +91,14 @@ class PipelineModel(nn.Module):
         self._pins: dict[str, int] = {}
         self._post_step: list[Callable[[Any, Any], Any]] = []
         settings = grid().settings
-        divided = [
-            name for name in ("tensor_parallel_degree", "sharded_data_parallel_degree") if getattr(settings, name) > 1
-        ]
-        if settings.offload_activations != "off" and divided and settings.pipeline_parallel_degree == 1:
-            raise NotServed(
-                f"offload_activations together with {divided[0]} needs stages",
-                hint="use torch.autograd.graph.save_on_cpu in the model, or activation checkpoints",
-            )
         self.engine: Engine | ShardedEngine | TensorEngine | ContextEngine
         stages = settings.pipeline_parallel_degree > 1
-        if settings.context_parallel_degree > 1 and session.tape is not None and not stages:
-            raise NotServed(
-                "delayed_initialization() together with context_parallel_degree needs stages",
-                hint="build the model without it, or set pipeline_parallel_degree",
-            )
+        if session.tape is not None:
+            check_combination(settings.replace(delayed_parameter_initialization=True), "delayed_initialization()")
         # Without values there is no whole model to divide: it then runs as one stage, which makes its parts one by one. And
         # stages alone keep masters of parts that are sharded.
         one_stage = settings.pipeline_parallel_degree == 1 and (session.tape is not None or settings.has_sharded_halves)
         if settings.tensor_parallel_degree > 1 and one_stage:
-            if not settings.prescaled_batch:
-                raise NotServed(
-                    "delayed_initialization() together with tensor_parallel_degree needs prescaled_batch = true",
-                    hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
-                )
             grid().run_groups_as_stages()
         common: dict[str, Any] = {
             "loss_scale": _loss_scale,
