@@ -160,6 +160,11 @@ class PipelineSettings(Record):
         }
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """The settings that turn a feature on; see `combinations`."""
+        return tuple(name for name in FEATURES if getattr(self, name) != getattr(PipelineSettings, name))
+
+    @property
     def recomputes(self) -> bool:
         """Tells whether modules may run again in their backward."""
         return self.activation_checkpointing != "off"
@@ -309,10 +314,9 @@ def check_combination(settings: PipelineSettings, where: str) -> None:
     """Raises:
     NotServed: features that the settings turn on do not go together.
     """
-    features = [name for name in FEATURES if getattr(settings, name) != getattr(PipelineSettings, name)]
     # What is open may still be chosen, and ranks of a chosen tensor group are given one batch.
     may_come = [*settings.open, "prescaled_batch"] if settings.degrees == "auto" else []
-    if row := refusal(features, may_come):
+    if row := refusal(settings.features, may_come):
         raise NotServed(f"{where}: {row.message}", hint=row.hint)
 
 
