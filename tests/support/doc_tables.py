@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "toolkit"), str(ROOT / "tests")]
 
-from support import reference_job  # noqa: E402 (after the path is set)
+from support import combinations, reference_job  # noqa: E402 (after the path is set)
 from support.peer_differences import DIFFERENCES  # noqa: E402
 from support.reference_api import api_text  # noqa: E402
 from support.reference_commands import commands_text  # noqa: E402
@@ -162,6 +162,11 @@ TABLES: dict[str, Callable[[], str]] = {
     **reference_job.TABLES,
     "built_in": built_in_table,
     "chaos": lambda: table(("kind", "what it does"), ((f"`{name}`", kind.does) for name, kind in chaos.KINDS.items())),
+    "combinations": lambda: table(("together", "verdict", "why", "what to do"), combinations.refused_rows()),
+    "combined_pairs": lambda: table(
+        ("feature", "trained with", "goes with, untried", "never with"), combinations.pair_rows()
+    ),
+    "combined_tests": lambda: table(("test, below `tests/`", "trains together"), combinations.test_rows()),
     "exit_status": exit_status_table,
     "facts": facts_table,
     "peer_differences": peer_differences_table,

@@ -1,10 +1,11 @@
-"""Pages that name tests name ones that exist: the threat model, and the differences from Amazon's toolkit."""
+"""Pages that name tests name ones that exist: the threat model, differences from Amazon's toolkit, what goes together."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from support.combinations import every
 from support.offenders import check_each, no_offenders
 from support.paths import DOCS, ROOT
 from support.peer_differences import DIFFERENCES
@@ -44,3 +45,7 @@ def test_every_test_that_a_page_names_exists() -> None:
 
 def test_every_difference_from_amazons_toolkit_names_a_test_that_exists() -> None:
     assert [one.name for one in DIFFERENCES if not exists(*one.test.split("::"))] == []
+
+
+def test_every_combination_that_is_trained_names_a_test_that_exists() -> None:
+    assert [name for name in every() if not exists(*name.split("::"))] == []

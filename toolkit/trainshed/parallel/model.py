@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
 
@@ -16,28 +16,21 @@ from trainshed.contract.wire.variables import PIPELINE_BEGUN
 
 from .clip import install
 from .delayed.tape import Addresses
-from .engine.context.context_steps import ContextEngine
-from .engine.context.parted_steps import PartedContextEngine
-from .engine.context.stage_blocks import StageBlocks
 from .engine.offload import say_of_states
-from .engine.stage_shards import StageShards
 from .engine.suitable import check_kind, check_names
 from .engine.tensor.divided_steps import TensorEngine
 from .engine.tensor.joint_steps import JointEngine
 from .engine.verify.after_gradients import AfterGradients
 from .float8 import in_float8
 from .full_model import on_first_rank
-from .gather import gather_model, load_model, plain
-from .ground.errors import NotServed, PipelineError
+from .gather import gather_model, load_model
+from .ground.errors import PipelineError
 from .ground.halves import half_type, halve, widen
-from .ground.shards import local, tensor_axis, whole
+from .ground.shards import tensor_axis, whole
 from .plan.plan_file import Plan
 from .session import grid, session
-from .sharded import ShardedEngine
-from .stages.planning import Planned
 from .stages.stage_holding import StageHolding
-from .stages.stage_parts import StageParts
-from .stages.steps import Engine
+from .strategies import Asked, engine_for
 from .tracing.intercept import let_modules_move
 from .tracing.naming import first_names
 from .tracing.subject import Backward
@@ -89,67 +82,16 @@ class PipelineModel(nn.Module):
         self._handler: Backward | None = None
         self._pins: dict[str, int] = {}
         self._post_step: list[Callable[[Any, Any], Any]] = []
-        settings = grid().settings
-        divided = [
-            name for name in ("tensor_parallel_degree", "sharded_data_parallel_degree") if getattr(settings, name) > 1
-        ]
-        if settings.offload_activations != "off" and divided and settings.pipeline_parallel_degree == 1:
-            raise NotServed(
-                f"offload_activations together with {divided[0]} needs stages",
-                hint="use torch.autograd.graph.save_on_cpu in the model, or activation checkpoints",
-            )
-        self.engine: Engine | ShardedEngine | TensorEngine | ContextEngine
-        stages = settings.pipeline_parallel_degree > 1
-        if settings.context_parallel_degree > 1 and session.tape is not None and not stages:
-            raise NotServed(
-                "delayed_initialization() together with context_parallel_degree needs stages",
-                hint="build the model without it, or set pipeline_parallel_degree",
-            )
-        # Without values there is no whole model to divide: it then runs as one stage, which makes its parts one by one. And
-        # stages alone keep masters of parts that are sharded.
-        one_stage = settings.pipeline_parallel_degree == 1 and (session.tape is not None or settings.has_sharded_halves)
-        if settings.tensor_parallel_degree > 1 and one_stage:
-            if not settings.prescaled_batch:
-                raise NotServed(
-                    "delayed_initialization() together with tensor_parallel_degree needs prescaled_batch = true",
-                    hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
-                )
-            grid().run_groups_as_stages()
-        common: dict[str, Any] = {
-            "loss_scale": _loss_scale,
-            "average": average_grads_across_microbatches,
-            "buffers": broadcast_buffers,
-            "bucket_bytes": bucket_cap_mb * 2**20,
-        }
-        joint = {**common, "on_parts": _hand_to_optimizer}
-        wanted, marks = session.tensor_marks.wants, session.context_marks.says
-        if settings.context_parallel_degree > 1 and settings.tensor_parallel_degree > 1 and not stages:
-            self.engine = PartedContextEngine(self.holding, self._attach, wanted=wanted, marks=marks, **joint)
-        elif settings.context_parallel_degree > 1 and not stages:
-            self.engine = ContextEngine(self.holding, self._attach, marks=marks, **joint)
-        elif settings.tensor_parallel_degree > 1 and settings.pipeline_parallel_degree == 1 and not one_stage:
-            self.engine = TensorEngine(self.holding, self._attach, wanted=wanted, **joint)
-        elif settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree == 1 and grid().tensor is None:
-            self.engine = ShardedEngine(self.holding, self._attach, tape=session.tape, **joint)
-        else:
-            if settings.sharded_data_parallel_degree > 1:
-                self.holding.shards = StageShards(module, grid(), _hand_to_optimizer)
-            if settings.tensor_parallel_degree > 1:
-                self.holding.parts = StageParts(module, grid(), _hand_to_optimizer, wanted)
-            if settings.context_parallel_degree > 1:
-                lent = self.holding.parts.lent if self.holding.parts is not None else nullcontext
-                self.holding.blocks = StageBlocks(module, grid(), marks, lent)
-            self.engine = Engine(
-                self.holding,
-                self._attach,
-                between=_between_steps,
-                planned=_planned(),
-                pins=self._pins,
-                overlap=overlapping_allreduce,
-                states=_state_bytes,
-                tape=session.tape,
-                **common,
-            )
+        asked = Asked(
+            self.holding,
+            self._attach,
+            self._pins,
+            overlap=overlapping_allreduce,
+            average=average_grads_across_microbatches,
+            buffers=broadcast_buffers,
+            bucket_bytes=bucket_cap_mb * 2**20,
+        )
+        self.engine = engine_for(asked)
         self._read_pins()
         hook = module.register_forward_pre_hook(_within_steps)
         self.holding.when_partitioned(lambda: _put_first(module, hook))
@@ -401,22 +343,6 @@ def _generate(module: Any, *args: Any, **kwargs: Any) -> Any:
         return module.generate(*args, **kwargs)
 
 
-@contextmanager
-def _between_steps() -> Iterator[None]:
-    """Within the block no step runs, as far as the model is concerned."""
-    before, session.in_step = session.in_step, False
-    try:
-        yield
-    finally:
-        session.in_step = before
-
-
-def _planned() -> Planned | None:
-    if session.planned is None:
-        return None
-    return Planned(session.planned, session.tensor_marks.wants, session.context_marks.says)
-
-
 def _put_first(module: nn.Module, hook: RemovableHandle) -> None:
     """What refuses calls comes before what torch's FSDP does in one."""
     hook.remove()
@@ -442,19 +368,3 @@ def _within_steps(module: nn.Module, _args: Any) -> None:
             hint="decorate the function with @step; for evaluation call model(x) or model.generate() itself (not those "
             "of model.module), on all ranks, under torch.no_grad()",
         )
-
-
-def _loss_scale() -> float:
-    return session.optimizer.loss_scale if session.optimizer is not None else 1.0
-
-
-def _state_bytes() -> int:
-    """Of what the optimizer keeps on this rank."""
-    entries = plain(session.optimizer).state.values() if session.optimizer is not None else ()
-    tensors = [local(one) for entry in entries for one in entry.values() if isinstance(one, torch.Tensor)]
-    return sum(one.numel() * one.element_size() for one in tensors)
-
-
-def _hand_to_optimizer(names: Mapping[int, str], shards: Mapping[str, nn.Parameter]) -> None:
-    if session.optimizer is not None:
-        session.optimizer.follow(names, shards)

@@ -46,7 +46,7 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
         session.planned = settings_from_environment()
         settings = _to_plan(session.planned)
     else:
-        settings = given if isinstance(given, PipelineSettings) else read_settings(given, where)
+        settings = read_settings(given.given() if isinstance(given, PipelineSettings) else given, where)
     chosen = torch.device(device) if device is not None else own_device()
     if settings.fp8:
         check_float8(chosen)

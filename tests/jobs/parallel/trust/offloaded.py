@@ -105,6 +105,9 @@ def on_a_cpu_it_changes_nothing_and_says_so() -> None:
 
 
 @case(ranks=2)
-def without_stages_sharded_modules_refuse_it() -> None:
-    begin(microbatches=2, sharded_data_parallel_degree=2, offload_activations=True)
-    refused(lambda: pipe.PipelineModel(nn.Linear(2, 2)), "offload_activations", "sharded_data_parallel_degree")
+def engines_without_stages_refuse_it() -> None:
+    for name in ("tensor_parallel_degree", "sharded_data_parallel_degree", "context_parallel_degree"):
+        settings = {name: 2, "offload_activations": True}
+        refused(
+            lambda settings=settings: begin(**settings), "offload_activations", name, "needs stages", kind=pipe.NotServed
+        )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import io
 import itertools
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from plans import counted, measures
@@ -16,6 +17,8 @@ from ranks import SECONDS
 from torch import nn
 
 import trainshed.parallel as pipe
+from support.combinations import CASES
+from trainshed.parallel.session import grid, session
 
 from .topics import TOPICS
 
@@ -73,8 +76,24 @@ def play(name: str) -> None:
     """A work that runs a case; it ends this rank where something is wrong."""
     topic = name.partition(":")[0]
     importlib.import_module(f"trust.{topic}")
-    with redirect_stdout(io.StringIO()), counted(runs=topic in _PLANNED_IN_FULL):
+    with redirect_stdout(io.StringIO()), counted(runs=topic in _PLANNED_IN_FULL), trained_together(CASES.get(name, ())):
         _CASES[name][-1]()
+
+
+@contextmanager
+def trained_together(wanted: Sequence[Collection[str]]) -> Iterator[None]:
+    """Raises at the end of the block where no step in it has had all features of one of these, as a page says."""
+    missing, native = {frozenset(one) for one in wanted}, pipe.PipelineModel.stepped
+
+    def stepped(model: pipe.PipelineModel) -> None:
+        delayed = {"delayed_parameter_initialization"} if session.tape is not None else set()
+        features = {*grid().settings.features, *delayed}
+        missing.difference_update([one for one in missing if one <= features])
+        native(model)
+
+    with patch.object(pipe.PipelineModel, "stepped", stepped) if wanted else nullcontext():
+        yield
+    assert not missing, f"support/combinations.py says that these are trained together: {missing}"
 
 
 def begin(**settings: Any) -> Any:

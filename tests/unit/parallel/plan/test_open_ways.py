@@ -85,6 +85,15 @@ def test_what_is_sharded_goes_with_the_other_settings() -> None:
     assert [open_ways.goes_with(one, offloads) for one in choices] == [True, True, False]
 
 
+def test_what_needs_stages_is_chosen_with_stages_alone() -> None:
+    for wanted in ("offload_activations", "activation_checkpointing"):
+        for one in found(**{wanted: "all"}):
+            divides = one.tensor > 1 and one.stages == 1
+            assert (f"{wanted} together with tensor_parallel_degree needs stages" in one.problem) == divides
+            sharded = degrees.Choice(one, degree=one.replicas)
+            assert divides or open_ways.goes_with(sharded, {wanted: "all"}) == (one.stages > 1 or one.replicas == 1)
+
+
 @pytest.mark.parametrize(("given", "words"), [
     ({"degrees": "many"}, "degrees = 'many': not one of given, auto"),
     ({"degrees": "auto", "open": ["microbatches"]}, "open: not a pipeline setting"),

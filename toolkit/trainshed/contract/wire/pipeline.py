@@ -12,6 +12,7 @@ import os
 from trainshed.base.errors import TrainshedError, did_you_mean, shorten
 from trainshed.base.record import Record
 
+from .combinations import FEATURES, refusal
 from .variables import of_setting
 
 TYPE_CHECKING = False
@@ -159,6 +160,11 @@ class PipelineSettings(Record):
         }
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """The settings that turn a feature on; see `combinations`."""
+        return tuple(name for name in FEATURES if getattr(self, name) != getattr(PipelineSettings, name))
+
+    @property
     def recomputes(self) -> bool:
         """Tells whether modules may run again in their backward."""
         return self.activation_checkpointing != "off"
@@ -299,56 +305,19 @@ def _check(settings: PipelineSettings, where: str) -> None:
         raise wrong("sdp_gradient_clipping", "must be 0 or more")
     if not settings.auto_partition and settings.default_partition is None:
         raise wrong("auto_partition", "needs default_partition")
-    if settings.fp16 and settings.bf16:
-        raise wrong("fp16", "and bf16 exclude each other")
     if settings.master_weights and not (settings.fp16 or settings.bf16):
         raise wrong("master_weights", "needs bf16 or fp16, the type that parameters are kept in")
+    check_combination(settings, where)
 
-    if settings.recomputes:
-        for name in ("tensor_parallel_degree", "sharded_data_parallel_degree", "context_parallel_degree"):
-            if getattr(settings, name) > 1 and settings.pipeline_parallel_degree == 1:
-                raise NotServed(
-                    f"{where}: activation_checkpointing together with {name} needs stages",
-                    hint="leave it out, and checkpoint modules in the script (torch.utils.checkpoint)",
-                )
-    for other in ("offload_optimizer_state", "fp8"):
-        for name in ("tensor_parallel_degree", "sharded_data_parallel_degree"):
-            if getattr(settings, other) and getattr(settings, name) > 1:
-                raise NotServed(
-                    f"{where}: {name} together with {other} is not supported",
-                    hint="leave one of the two out; stages, replicas and shard_optimizer_state go together with it",
-                )
-    # Ranks of a chosen tensor group are given one batch.
-    prescaled = settings.prescaled_batch or settings.degrees == "auto"
-    if settings.tensor_parallel_degree > 1:
-        for others, given in (
-            ("pipeline_parallel_degree", settings.pipeline_parallel_degree > 1),
-            ("delayed_parameter_initialization", settings.delayed_parameter_initialization),
-            ("sharded_data_parallel_degree and master_weights", settings.has_sharded_halves),
-            ("context_parallel_degree", settings.context_parallel_degree > 1),
-        ):
-            if given and not prescaled:
-                raise NotServed(
-                    f"{where}: tensor_parallel_degree together with {others} needs prescaled_batch = true",
-                    hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
-                )
-    if settings.context_parallel_degree > 1:
-        if settings.degrees == "auto":
-            raise NotServed(
-                f"{where}: degrees = 'auto' together with context_parallel_degree is not supported",
-                hint="give the degrees, or leave context_parallel_degree out",
-            )
-        alone = settings.pipeline_parallel_degree == 1
-        for others, given in (
-            ("sharded_data_parallel_degree and master_weights", settings.has_sharded_halves),
-            ("delayed_parameter_initialization", settings.delayed_parameter_initialization),
-            ("offload_activations", settings.offload_activations != "off"),
-        ):
-            if given and alone:
-                raise NotServed(
-                    f"{where}: context_parallel_degree together with {others} needs stages",
-                    hint="set pipeline_parallel_degree to 2 or more, or leave one of them out",
-                )
+
+def check_combination(settings: PipelineSettings, where: str) -> None:
+    """Raises:
+    NotServed: features that the settings turn on do not go together.
+    """
+    # What is open may still be chosen, and ranks of a chosen tensor group are given one batch.
+    may_come = [*settings.open, "prescaled_batch"] if settings.degrees == "auto" else []
+    if row := refusal(settings.features, may_come):
+        raise NotServed(f"{where}: {row.message}", hint=row.hint)
 
 
 def settings_from_environment(environ: Mapping[str, str] | None = None) -> PipelineSettings:
