@@ -123,3 +123,10 @@ def test_flags_that_do_not_go_together_are_refused(words: list[str]) -> None:
 def test_a_usage_error_has_the_status_of_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "train.py", "--scale-lr", "lr"]) == 2
     assert capsys.readouterr().err == "trainshed: --scale-lr goes with --find-batch-size\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["logs", "-n", "-3"], ["logs", "--rank", "-1"], ["watch", "--rank", "one"], ["verify", "-n", "-2"]]
+)
+def test_what_is_no_whole_number_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"{words[-1]!r} is not a whole number from 0 on" in error_of(words[0], words[1:], capsys)

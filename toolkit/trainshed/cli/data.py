@@ -130,7 +130,10 @@ def _bench(files: Files, options: Namespace) -> None:
         from trainshed.base.plain_json import as_json
 
         found = [measure(files, options.batch_size, workers, options.seconds) for workers in options.workers]
-        rows = [{**one.plain(), "rate": one.rate, "bytes_per_second": one.rate * each} for one in found]
+        rows = [
+            {**one.plain(), "rate": one.rate, "bytes_per_second": None if one.rate is None else one.rate * each}
+            for one in found
+        ]
         print(as_json({"name": files.name, "batch_size": options.batch_size, "rows": rows}), end="")
         return
     what = f"{len(files):,} {files.format.name} samples of {size(each)}, batches of {options.batch_size}"
@@ -138,7 +141,8 @@ def _bench(files: Files, options: Namespace) -> None:
     print("workers   samples/s      MB/s   first batch" + ("   the training waits" if options.step_seconds else ""))
     for workers in options.workers:
         speed = measure(files, options.batch_size, workers, options.seconds)
-        line = f"{workers:7} {speed.rate:11,.0f} {speed.rate * each / 1e6:9,.1f} {speed.first:11.2f} s"
+        rates = f"{'-':>11} {'-':>9}" if speed.rate is None else f"{speed.rate:11,.0f} {speed.rate * each / 1e6:9,.1f}"
+        line = f"{workers:7} {rates} {speed.first:11.2f} s"
         if options.step_seconds:
             waits = max(0.0, speed.step - options.step_seconds) if workers else speed.step
             line += f" {100 * waits / (waits + options.step_seconds):10.0f} % of a step"

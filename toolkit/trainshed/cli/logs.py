@@ -7,7 +7,8 @@ from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS, did_you_mean
 
-from .parser import Parser, UsageError
+from . import say
+from .parser import Parser, UsageError, whole
 from .which import run_of
 
 
@@ -17,9 +18,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_run(acts=False)
     add = parser.add_argument
     add("--follow", "-f", action="store_true", help="continue until the run ends")
-    add("--rank", type=int, metavar="N", help="lines of one rank only")
+    add("--rank", type=whole, metavar="N", help="lines of one rank only")
     add("--host", default="", metavar="NAME", help="lines of one host only, like algo-2")
-    add("--last", "-n", type=int, metavar="N", help="start with the last N lines of each host")
+    add("--last", "-n", type=whole, metavar="N", help="start with the last N lines of each host")
 
 
 def run(options: Namespace) -> int:
@@ -32,7 +33,7 @@ def run(options: Namespace) -> int:
         near = did_you_mean(options.host, hosts)
         raise UsageError(f"there is no log of {options.host!r}", hint=near)
     sys.stdout.flush()
-    show_logs(
+    ranks = show_logs(
         stored,
         1,
         host=options.host,
@@ -40,4 +41,7 @@ def run(options: Namespace) -> int:
         last=options.last,
         go_on=options.follow,
     )
+    if options.rank is not None and options.rank not in ranks:
+        seen = f"; there are those of {', '.join(map(str, sorted(ranks)[:16]))}" if ranks else ""
+        say(f"no line here is of rank {options.rank}{seen}")
     return EXIT_SUCCESS

@@ -30,6 +30,13 @@ def _as_hyperparameters(words: list[str]) -> str:
     return " ".join(f"--hp {shlex.quote(one)}" for one in shown)
 
 
+def whole(text: str) -> int:
+    """A whole number from 0 on, as a type of arguments."""
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
 class UsageError(TrainshedError):
     """The command line asks for something that does not exist or does not go together."""
 

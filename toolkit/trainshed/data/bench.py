@@ -6,6 +6,8 @@ import time
 
 from trainshed.base.record import Record
 
+from .formats.errors import DataError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .dataset import Files
@@ -24,9 +26,9 @@ class Speed(Record):
     seconds: float
 
     @property
-    def rate(self) -> float:
-        """Samples a second, 0 where there was but one batch."""
-        return self.samples / self.seconds if self.seconds > 0 else 0.0
+    def rate(self) -> float | None:
+        """Samples a second, None where there was but one batch: it came with the start of the workers."""
+        return self.samples / self.seconds if self.seconds > 0 else None
 
     @property
     def step(self) -> float:
@@ -38,8 +40,10 @@ def measure(files: Files, batch_size: int, workers: int, seconds: float) -> Spee
     """Reads shuffled batches for some time, or an epoch, if that is shorter.
 
     Raises:
-        DataError: the data is damaged, or its samples do not make batches.
+        DataError: the data is damaged, there is none, or its samples do not make batches.
     """
+    if not len(files):
+        raise DataError(f"{files.name} has no samples", hint="trainshed data show counts those of each file")
     loader = files.loader(batch_size, shuffle=True, workers=workers, rank=0, world_size=1)
     total, began = len(loader), time.monotonic()
     batches = iter(loader)

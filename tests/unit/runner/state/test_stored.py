@@ -218,3 +218,14 @@ def test_a_list_of_runs_reads_no_file_that_it_does_not_show(run: Run, monkeypatc
     assert state_of(found, os.environ)[0] == "Completed" and os.path.basename(*read) == "status.json"
     assert found.about["run"] == found.name and [os.path.basename(path) for path in read] == ["status.json", "job.json"]
     assert found == load(run.folder)
+
+
+def test_a_folder_whose_status_is_damaged_is_not_said_to_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("cut").mkdir()
+    Path("cut/status.json").write_text('{"TrainingJobName": "tr')
+    with pytest.raises(TrainshedError, match=r"it has no status\.json"):
+        module.find("./empty", os.environ)
+    with pytest.raises(TrainshedError, match=r"status\.json cannot be read, or is damaged"):
+        module.find("./cut", os.environ)

@@ -6,7 +6,7 @@ import os
 from argparse import Namespace
 
 from trainshed.base.errors import TrainshedError, visible
-from trainshed.cli.parser import Parser
+from trainshed.cli.parser import Parser, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     parser.epilog = "Exit status: 0 if they agree, 1 if something is wrong, 3 if not all could be compared."
     groups = add_groups(parser)
     course = groups["course"].add_argument
-    course("-n", "--ranks", type=int, default=0, metavar="N", help="ranks (default: the job's processes_per_host, or 2)")
+    course("-n", "--ranks", type=whole, metavar="N", help="ranks (default: the job's processes_per_host, or 2)")
     course("--steps", type=int, default=3, metavar="N", help="steps of the optimizer (default: 3)")
     course("--timeout", type=float, default=600.0, metavar="SECONDS", help="of the ranks, and of the process (default: 600)")
     course("--json", action="store_true", help="print JSON")
@@ -44,7 +44,7 @@ def run(options: Namespace) -> int:
         raise TrainshedError("say what is to be verified: trainshed verify JOB.yaml|SCRIPT -n 2")
     options.name = ""
     job = job_of(options, os.environ)
-    ranks = options.ranks or job.distribution.processes_per_host or _RANKS
+    ranks = job.distribution.processes_per_host or _RANKS if options.ranks is None else options.ranks
     if ranks < 2 or options.steps < 1 or options.timeout <= 0:
         raise TrainshedError("-n must be at least 2, --steps at least 1, --timeout more than 0")
     script = os.path.join(job.source_dir, job.program)

@@ -121,23 +121,25 @@ def rank_of(line: bytes) -> int | None:
 
 def show_logs(
     run: Stored, out: int, *, host: str = "", rank: int | None = None, last: int | None = None, go_on: bool = False
-) -> None:
-    """Writes a run's log to a descriptor. Raises BrokenPipeError when the reader is gone."""
+) -> set[int]:
+    """Writes a run's log to a descriptor; the ranks whose lines it met. Raises BrokenPipeError when the reader is gone."""
     several = len(logs_of(run)) > 1
-    ranks_seen = False
+    ranks: set[int] = set()
+    tags = False
     for entry in follow(run, hosts=[host] if host else None, last=last, forever=go_on):
         if entry is None:
             continue
         name, line = entry
-        if rank is not None:
-            found = rank_of(line)
-            ranks_seen = ranks_seen or found is not None
-            # A single process is rank 0 and has no tag.
-            if found != rank and (rank != 0 or ranks_seen or found is not None):
-                continue
+        found = rank_of(line)
+        tags = tags or found is not None
+        if found is not None or not tags:  # a single process is rank 0 and has no tag
+            ranks.add(found or 0)
+        if rank is not None and found != rank and (rank != 0 or tags):
+            continue
         data = memoryview(tagged(name, line, several and not host))
         while data:
             data = data[os.write(out, data) :]
+    return ranks
 
 
 def attach(run: Stored, screen: Screen) -> Stored:

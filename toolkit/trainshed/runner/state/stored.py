@@ -344,7 +344,9 @@ def find(text: str, environ: Mapping[str, str]) -> Stored:
         return opened(chosen(text, _named(text, environ)))
     run = opened(text)
     if not (run.status or run.about):
-        raise NoRunError(f"{text} is not a run's folder: it has no status.json")
+        there = os.path.exists(f"{text}/status.json")
+        what = "its status.json cannot be read, or is damaged" if there else "it has no status.json"
+        raise NoRunError(f"{text} is not a run's folder: {what}")
     return run
 
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER
 from trainshed.cli import say
-from trainshed.cli.parser import Parser
+from trainshed.cli.parser import Parser, whole
 from trainshed.cli.which import run_of
 
 
@@ -19,7 +19,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.epilog = "Without a terminal it prints a line now and then."
     parser.add_run(acts=False)
-    parser.add_argument("--rank", type=int, metavar="N", help="lines of one rank only")
+    parser.add_argument("--rank", type=whole, metavar="N", help="lines of one rank only")
     parser.add_argument("--once", action="store_true", help="show how the run is now, and exit")
 
 
