@@ -21,6 +21,7 @@ FEW = 10  # different values that may be categories, though they are numbers in 
 NOT_ONE = 0.5  # more different texts than this part of the rows are hardly categories
 STAND_FOR_NOTHING = (-9.0, -99.0, -999.0, -9999.0, -99999.0, -999999.0)
 ROWS = 20  # of fewer nobody can tell
+_SIGNS = str.maketrans({"_": None, "\u066b": ".", "\u066c": None})  # Arabic's comma and separator
 INDICES = ("Unnamed: 0", "__index_level_0__")  # what pandas calls the numbers of its rows
 
 
@@ -32,6 +33,12 @@ def number(cell: str) -> float | None:
         return float(cell)
     except ValueError:
         return None
+
+
+def spelled_otherwise(cell: str) -> bool:
+    """Whether a cell is a number to a reader, but not to `number`: in digits of another script, or as in 1_000."""
+    plain = "".join(str(unicodedata.decimal(sign, sign)) for sign in unicodedata.normalize("NFKC", cell))
+    return number(cell) is None and number(plain.translate(_SIGNS)) is not None
 
 
 def shown(cell: object) -> str:
@@ -230,7 +237,9 @@ def is_header(path: str, cells: list[str], below: Any, asked: set[str], bare: bo
         return True
     if len(cells) == 1 and not bare:
         return False
-    words = [at for at, cell in enumerate(cells) if cell not in MISSING and number(cell) is None]
+    words = [
+        at for at, cell in enumerate(cells) if not (cell in MISSING or number(cell) is not None or spelled_otherwise(cell))
+    ]
     above = next((at for at in words if _are_numbers(below.column(at))), None)
     if above is None:
         return len(words) == len(cells) == len(set(cells)) and not any(_holds(below, at, cells[at]) for at in words)

@@ -226,6 +226,13 @@ class Target:
             return Target(name, objective, tuple(values), len(values))
         return Target(name, objective)
 
+    @staticmethod
+    def require_several(name: str, values: Sequence[Any]) -> None:
+        """Raises Problem where there is one class alone, by the `values` that all tables hold."""
+        if len(values) == 1:
+            shown = f"{values[0]:g}" if isinstance(values[0], float) else values[0]
+            raise Problem(f"the target ({name}) has one class, {shown}: a classifier needs two or more")
+
     def labels(self, table: Table, rows: Any) -> Any:
         """float32 [rows]. Raises Problem."""
         values = table.target[rows]

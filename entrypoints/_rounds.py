@@ -166,9 +166,10 @@ class Data:
         for name, table in (("validation", self.validation), ("test", self.test)):
             if table is not None:
                 features.check(table, f"the channel {name}")
-        return features, target or Target.of(
-            self.train.target_name or "the first column", hp.objective, values, hp.num_class
-        )
+        name = self.train.target_name or "the first column"
+        if target is None and not self.sharded:  # else hosts may have a class each
+            Target.require_several(name, values)
+        return features, target or Target.of(name, hp.objective, values, hp.num_class)
 
 
 def read_channel(hp: Namespace, path: str, like: Table | None, *names: str) -> Table:
@@ -326,6 +327,7 @@ class Training:
             values = sorted(set().union(*ring.gather(Target.values(data.train, self.hp.objective))), key=_by_kind)
             name = self.target.name
             if not self.previous:
+                Target.require_several(name, values)
                 self.target = ring.together(lambda: Target.of(name, self.hp.objective, values, self.hp.num_class))[0]
             self.engine.prepare(self.hp, self.target, self.features, ring)
         shares = ring.together(lambda: self._share(data.train, False))

@@ -16,6 +16,7 @@ from _common import Problem, note
 
 SEPARATORS = (",", ";", "\t", "|", " ")
 SPOKEN = {"\t": "tabs", " ": "spaces"}
+END = "\x1e"  # a line that no file has
 MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORDS = 1000  # by which an encoding is told
 LINES = 50  # that the separator has to fit
@@ -60,7 +61,11 @@ def rows_of(path: str, data: bytes) -> Iterator[tuple[int, list[str]]]:
         text = data.decode(form.encoding)
     lines = list(io.StringIO(text, newline=""))[form.skip :]
     reader = csv.reader(lines, delimiter=form.separator, strict=True)
-    yield from ((reader.line_num + form.skip, cells) for cells in reader if any(cell.strip() for cell in cells))
+    try:
+        yield from ((reader.line_num + form.skip, cells) for cells in reader if any(cell.strip() for cell in cells))
+    except csv.Error:
+        require_closed(path, opened, form)
+        raise
 
 
 def form_of(path: str, opened: Callable[[], Any], encoding: str = "") -> Form:
@@ -75,7 +80,8 @@ def form_of(path: str, opened: Callable[[], Any], encoding: str = "") -> Form:
     if other is not None:
         raise Problem(f"{path} is {other}")
     if b"\0" in beginning and not beginning.startswith(MARKS):
-        raise Problem(f"{path} holds zero bytes: it is not a file of text")
+        line = beginning.count(b"\n", 0, beginning.index(b"\0")) + 1
+        raise Problem(f"{path} holds zero bytes, the first in line {line}: it is not a file of text")
     encoding = encoding or _marked(path, beginning) or "utf-8-sig"
     text = codecs.getincrementaldecoder(encoding)().decode(beginning)
     separator, skip = _told(text)
@@ -84,8 +90,23 @@ def form_of(path: str, opened: Callable[[], Any], encoding: str = "") -> Form:
         if separator != ",":
             note(f"{path}: its cells are separated by {SPOKEN.get(separator, repr(separator))}")
     rows = csv.reader(list(io.StringIO(text, newline=""))[skip:], delimiter=separator, strict=True)
-    line = next((cells for cells in rows if cells), [])
+    try:
+        line = next((cells for cells in rows if cells), [])
+    except csv.Error:
+        require_closed(path, opened, Form(encoding, separator, skip, ()))
+        raise
     return Form(encoding, separator, skip, tuple(cell.strip() for cell in line))
+
+
+def require_closed(path: str, opened: Callable[[], Any], form: Form) -> None:
+    """Raises Problem for a quote that has no end: all that follows would be one cell. opened: as of `form_of`."""
+    with opened() as stream, io.TextIOWrapper(stream, form.encoding, "replace", newline="") as text:
+        begun = sum(1 for _ in itertools.islice(text, form.skip))
+        rows = csv.reader(itertools.chain(text, [END]), delimiter=form.separator)
+        for cells in rows:
+            if cells[-1].endswith(END) and cells != [END]:
+                raise Problem(f"{path}, line {begun + 1}: a quote is opened here that is never closed")
+            begun = form.skip + rows.line_num
 
 
 def _marked(path: str, beginning: bytes) -> str:

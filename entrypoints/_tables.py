@@ -273,6 +273,7 @@ def _read_csv(path: str, how: How) -> Table:
         return _stream(path)
 
     odd: dict[int, str] = {}
+    form = None
     try:
         try:
             form = _separated.form_of(path, opened)
@@ -283,6 +284,12 @@ def _read_csv(path: str, how: How) -> Table:
             table = _cells_of(path, form, None if how.spare is None else odd)
     except (UnicodeDecodeError, csv.Error) as error:
         raise Problem(f"{path}: {_reason(error)}") from error
+    except Problem:
+        if form is not None:
+            _separated.require_closed(path, opened, form)
+        raise
+    if table is not None and (odd or any("\n" in (column[-1].as_py() or "") for column in table.columns if len(column))):
+        _separated.require_closed(path, opened, form)
     if table is None:
         return Table(0, {}, origins=((path, 0),))
     line, below = list(form.line), table.slice(1)
@@ -541,6 +548,12 @@ def _of_texts(path: str, column: Any, name: str, advise: bool) -> Any:
         return _finite(path, name, numpy.array(numbers, numpy.float64), advise)
     if (commas := _cells.with_commas(path, name, values)) is not None:
         return _finite(path, name, commas, advise)
+    others = [row for row, value in enumerate(values) if value is not None and _cells.spelled_otherwise(value)]
+    if others and numbers.count(None) - len(others) < (1 - MOST_NUMBERS) * sum(value is not None for value in values):
+        raise Problem(
+            f"{path}, row {others[0] + 1}: {name} is {shown(values[others[0]])}, a number in digits of another script or "
+            f"with separators: write it as in -1234.5{', or name the column in categorical_columns' * advise} ({LEAVE_OUT})"
+        )
     if numbers.count(None) < (1 - MOST_NUMBERS) * sum(value is not None for value in values) and advise:
         raise Problem(
             f"{path}, row {wrong + 1}: {name} is {shown(values[wrong])}, and a number in most rows; "

@@ -108,10 +108,16 @@ def keep(hp: Namespace, name: str, title: str, heads: Sequence[str], rows: Seque
 
 
 def lines(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
-    """The table, a line each."""
+    """The table, a line each, whatever signs its cells have."""
+    title, rows = _printable(title), [[_printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     made = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
     return [title, *("  " + "  ".join(row).rstrip() for row in made)]
+
+
+def _printable(text: str) -> str:
+    """With line ends and other signs that move what is printed as Python writes them."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def _column(name: str, values: Any, features: Any) -> Field:

@@ -69,7 +69,9 @@ def learned(hp: Namespace, table: Any) -> Target:
                 "predictor_type classifier predicts texts"
             )
         return Target(name, objective)
-    return Target.of(name, objective, Target.values(table, objective), None)
+    values = Target.values(table, objective)
+    Target.require_several(name, values)
+    return Target.of(name, objective, values, None)
 
 
 def answers(target: Target, rows: Rows) -> Any:

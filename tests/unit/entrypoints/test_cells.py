@@ -192,6 +192,33 @@ def test_numbers_in_another_spelling_are_refused(module: Module, read: Read, cel
     assert "row 1: price is " in said and "a number with a sign or separators: write it as in -1234.5" in said
 
 
+@pytest.mark.parametrize("form", ["1_0{}", "ARABIC", "FULLWIDTH", "ARABIC comma"])
+@pytest.mark.parametrize("others", [0, 10, 29])
+@pytest.mark.parametrize("head", ["y,size\n", ""])
+def test_numbers_in_other_digits_are_refused(module: Module, read: Read, form: str, others: int, head: str) -> None:
+    def cell(number: int) -> str:
+        zero = {"A": 0x660, "F": 0xFF10}.get(form[0])
+        digits = str(number) if zero is None else "".join(chr(zero + int(digit)) for digit in str(number))
+        return form.format(digits) if zero is None else digits + "\u066b" * (form[-1] == "a") + digits
+
+    rows = "".join(f"{n % 2},{n if n < others else cell(n)}\n" for n in range(30))
+    said = refused(module, read, head + rows)
+    assert (
+        f"row {others + 1}: {'size' if head else 'f0'} is {cell(others)!r}, a number in digits of another script or" in said
+    )
+    assert "or name the column in categorical_columns" in said
+    assert set(read(head + rows, text=("size" if head else "f0",)).columns["size" if head else "f0"]) >= {cell(29)}
+
+
+def test_a_target_in_other_digits_is_refused(module: Module, read: Read) -> None:
+    said = refused(module, read, "y,a\n\uff11,2\n\uff12,3\n", classes=True, target="y")
+    assert "row 1: y is '\uff11', a number in digits of another script" in said and "categorical" not in said
+
+
+def test_a_name_with_other_digits_is_a_category(read: Read) -> None:
+    assert set(read("y,name\n" + "1,\uff21\uff11\n0,a_1\n" * 9).columns["name"]) == {"\uff21\uff11", "a_1"}
+
+
 @pytest.mark.parametrize("cell", ["A{}", "2024-W{}", "{}-17", "1.2.{}b", "{} kg"])
 def test_other_texts_with_digits_are_noted_alone(
     module: Module, read: Read, cell: str, capsys: pytest.CaptureFixture[str]

@@ -121,10 +121,10 @@ def test_a_file_that_cannot_be_written_names_the_folder(common: ModuleType, tmp_
     with pytest.raises(common.Problem, match=r"/file/model cannot be written to: Not a directory$"):
         common.write_json(tmp_path / "file/model/state.json", {})
     full = OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(common.Problem, match=r"/model cannot be written to: No space left on device$"):
-        with common.whole_file(tmp_path / "model/state.json") as path:
-            path.write_text("half")
-            raise full
+    said = pytest.raises(common.Problem, match=r"/model cannot be written to: No space left on device$")
+    with said, common.whole_file(tmp_path / "model/state.json") as path:
+        path.write_text("half")
+        raise full
     assert not os.listdir(tmp_path / "model")
 
 

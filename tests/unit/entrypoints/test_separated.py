@@ -92,7 +92,11 @@ def test_texts_of_another_encoding_are_read_and_said(
         ('[{"y": 1}]', "is JSON"),
         ("<html>Access denied</html>", "is HTML or XML, not a table"),
         ("y,x\n1,2\n\0\0\0\n", "holds zero bytes"),
-        (b"y,x\n1,\x00\n", "holds zero bytes"),
+        (b"y,x\n1,\x00\n", "holds zero bytes, the first in line 2"),
+        ('y,x\n1,"a\nb"\n2,"c\n3,d\n', "train.csv, line 4: a quote is opened here that is never closed"),
+        ('sep=;\ny;x;z\n1;a;1\n2;"c;2\n3;d;3\n', "train.csv, line 4: a quote is opened here that is never closed"),
+        ('y,"x\n1,2\n', "train.csv, line 1: a quote is opened here that is never closed"),
+        ("y,x\n" + 9999 * "1,abcdefgh\n" + '2,"c\n3,d\n', "train.csv, line 10001: a quote is opened here"),
         (b"y,x\n1,2\n2,0.8\xc10.6\n", "is damaged: it holds b'0.8\\xc10.6'"),
     ],
 )
@@ -134,3 +138,20 @@ def test_texts_are_read_from_every_form(module: Module, tmp_path: Path, head: st
 
     assert found[0].text == "Schöner Tag Nr. 0, oder; nicht | doch"
     assert {label for row in found for label in row.labels} == {"a", "b"} and len(found) == 20
+
+
+def test_a_line_end_within_the_last_cell_is_no_open_quote(read: Read) -> None:
+    assert read('y,x\n1,a\n2,"b\nc"\n').columns["x"].tolist() == ["a", "b\nc"]
+
+
+def test_an_open_quote_among_texts_is_named(module: Module, tmp_path: Path) -> None:
+    with pytest.raises(module("_common").Problem, match=r"^texts.csv, line 3: a quote is opened here that is never closed$"):
+        list(module("_separated").rows_of("texts.csv", b'text,label\na,1\n"b,2\nc,3\n'))
+
+
+def test_an_open_quote_among_rows_to_predict_is_named(module: Module, tmp_path: Path) -> None:
+    tables, sparing = module("_tables"), module("_sparing")
+    (tmp_path / "new.csv").write_text('y,a,b\n1,x,2\n0,"open,3\n1,z,4\n')
+    how = tables.How(target="y", spare=sparing.Spare(lambda table: None))
+    with pytest.raises(module("_common").Problem, match=r"new.csv, line 3: a quote is opened here that is never closed$"):
+        tables.read_files([str(tmp_path / "new.csv")], how, "predict:")

@@ -53,6 +53,11 @@ def test_columns_of_a_table_are_told(looked: Callable[..., str], tmp_path: Path)
     assert not (tmp_path / "model").exists()
 
 
+def test_a_name_with_a_line_end_takes_one_line(module: Module) -> None:
+    told = module("_told").lines("a\ntitle", [["first\nname\r", "x\u2028\x1b[2J"], ["é", "y"]])
+    assert told == ["a\\ntitle", "  first\\nname\\r  x\\u2028\\x1b[2J", "  é              y"]
+
+
 def test_dates_of_parquet_are_those_of_csv(module: Module, tmp_path: Path) -> None:
     tables, columns = module("_tables"), module("_columns")
     text = [f"2024-01-{n + 2:02d}" for n in range(9)]
