@@ -7,7 +7,7 @@
     python embeddings.py --predict texts.txt --model_dir model             # embeddings, one JSON line each
 
 In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_VALIDATION,
-SM_CHANNEL_TEST, SM_CHANNEL_MODEL, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of
+SM_CHANNEL_TEST, SM_CHANNEL_MODEL, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. docs/programs/embeddings.md has the table of
 hyperparameters, and the forms of data.
 
 The model folder is one that SentenceTransformer loads. Code that comes with a model is never run. Hyperparameters and data

@@ -7,7 +7,7 @@
     python forecasting.py --predict series.jsonl --model_dir model         # what comes next, one JSON line each
 
 In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_VALIDATION,
-SM_CHANNEL_TEST, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of hyperparameters: their
+SM_CHANNEL_TEST, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. docs/programs/forecasting.md has the table of hyperparameters: their
 names, the form of data and the measures are those of the platform's DeepAR.
 
 The model folder is one that `Predictor.deserialize` of GluonTS loads. Hyperparameters and data are checked before torch is

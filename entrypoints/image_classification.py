@@ -7,7 +7,8 @@
     python image_classification.py --predict photo.png --model_dir model
 
 In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_TEST,
-SM_CHANNEL_VALIDATION, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of hyperparameters.
+SM_CHANNEL_VALIDATION, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR.
+docs/programs/image_classification.md has the table of hyperparameters.
 
 Every rank takes its share of each global batch. Nothing random depends on the number of ranks, there are no batch
 statistics, and a checkpoint holds the position in the data: interrupted or not, a job trains the same model; with more

@@ -6,7 +6,7 @@
     python language_model.py --predict texts.txt --model_dir model  # goes on with each text
 
 In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_TOKENIZER,
-SM_CHANNEL_VALIDATION, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of hyperparameters.
+SM_CHANNEL_VALIDATION, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. docs/programs/language_model.md has the table of hyperparameters.
 
 The model folder is one that `from_pretrained` loads: GPT2LMHeadModel and its tokenizer. Without a tokenizer of yours a
 token is a byte. Nothing is looked up on the network.

@@ -6,7 +6,7 @@
     python object_detection.py --predict photo.png --model_dir model   # prints what is where
 
 In a training job the hyperparameters come as `--key value`, the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_TRAIN_ANNOTATION
-and so on, as the platform's object detection has them. README.md beside this file has the table of hyperparameters.
+and so on, as the platform's object detection has them. docs/programs/object_detection.md has the table of hyperparameters.
 """
 
 from __future__ import annotations

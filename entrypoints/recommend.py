@@ -6,7 +6,7 @@
     python recommend.py --predict rows.csv --model_dir model               # scores, one JSON line each
 
 In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_VALIDATION,
-SM_CHANNEL_TEST, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of hyperparameters: their
+SM_CHANNEL_TEST, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. docs/programs/recommend.md has the table of hyperparameters: their
 names are those of the platform's Factorization Machines.
 """
 

@@ -6,7 +6,8 @@
     python semantic_segmentation.py --predict photo.png --model_dir model        # writes output/photo.png, its mask
 
 In a training job the hyperparameters come as `--key value`, the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_TRAIN_ANNOTATION
-and so on, as the platform's semantic segmentation has them. README.md beside this file has the table of hyperparameters.
+and so on, as the platform's semantic segmentation has them.
+docs/programs/semantic_segmentation.md has the table of hyperparameters.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python tabular.py --train adult.csv --objective binary:logistic --target income --library lightgbm
     python tabular.py --predict rows.csv --model_dir model
 
-The hyperparameters are those of the platform's XGBoost; README.md beside this file has their table. In a training job they
+The hyperparameters are those of the platform's XGBoost; docs/programs/tabular.md has their table. In a training job they
 come as `--key value`, and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_VALIDATION, SM_MODEL_DIR and so on.
 
 Every rank has a part of the rows: of its host's, where each host has files of its own, else of all. The bins of columns are

@@ -7,7 +7,7 @@
     python text_classification.py --predict texts.csv --model_dir model    # classes, one JSON line each
 
 In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_VALIDATION,
-SM_CHANNEL_TEST, SM_CHANNEL_MODEL, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of
+SM_CHANNEL_TEST, SM_CHANNEL_MODEL, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. docs/programs/text_classification.md has the table of
 hyperparameters, and the forms of data.
 
 The model folder is one that AutoModelForSequenceClassification of Transformers loads. Code that comes with a model is never
