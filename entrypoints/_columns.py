@@ -231,7 +231,7 @@ class Target:
         """Raises Problem where there is one class alone, by the `values` that all tables hold."""
         if len(values) == 1:
             shown = f"{values[0]:g}" if isinstance(values[0], float) else values[0]
-            raise Problem(f"the target ({name}) is {shown} in all rows: a classifier needs two classes or more")
+            raise Problem(f"the target ({name}) has one class, {shown}: a classifier needs two or more")
 
     def labels(self, table: Table, rows: Any) -> Any:
         """float32 [rows]. Raises Problem."""

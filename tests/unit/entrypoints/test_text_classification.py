@@ -41,7 +41,7 @@ def test_every_form_of_data_is_the_same_data(program: ModuleType, module: Any, t
         ("a.csv", "a,b,c\n1,2,3\n", r"a.csv: has no columns text and label \(its first line: 'a, b, c'\)"),
         ("a.csv", "label,text\nx,y\nz\n", r"train: a.csv:3: has 1 cells, the first line has 2"),
         ("a.csv", "label,text\nx,\ny,z\n", r"a.csv:2: the text is empty"),
-        ("a.csv", 'x,"open\n', r"is not CSV: "),
+        ("a.csv", 'x,"open\n', r"line 1: a quote is opened here that is never closed"),
         ("a.csv", b"x,\xff\n", r"a.csv is damaged: it holds b'\\xff'"),
         ("a.csv.gz", b"\x1f\x8b\x08rubbish", "cannot be read"),
         ("a.csv", "x,one\nx,two\n", r"has one label alone \(x\): there is nothing to tell apart"),
