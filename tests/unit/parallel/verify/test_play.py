@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-from trainshed.parallel.verify import play
+pytestmark = pytest.mark.torch
 
 
 def test_the_one_process_does_not_go_on_from_the_ranks_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainshed.parallel.verify import play
+
     found: list[list[str]] = []
 
     def played(commands: Any, environ: dict[str, str], limit: float) -> str:
