@@ -9,7 +9,7 @@ import pytest
 
 from trainshed.cli import main
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 
 def test_one_batch_has_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,11 @@
-"""How a script that is played ends."""
+"""What the ranks and the one process of `trainshed verify` find, and how a script that is played ends."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,3 +58,20 @@ def test_what_a_script_exits_with_after_all_steps_is_no_matter(tmp_path: Path) -
 
     [evidence] = play.evidence_of(tmp_path)
     assert evidence.error == "" and len(evidence.updates) == 1
+
+
+def test_the_one_process_does_not_go_on_from_the_ranks_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[list[str]] = []
+
+    def played(commands: Any, environ: dict[str, str], limit: float) -> str:
+        folder = Path(environ["SM_CHECKPOINT_DIR"])
+        found.append(os.listdir(folder))
+        (folder / "step-3").touch()
+        return ""
+
+    monkeypatch.setattr("trainshed.parallel.verify.play._played", played)
+    monkeypatch.setattr("trainshed.parallel.verify.play.evidence_of", lambda folder: [SimpleNamespace(updates=[1], error="")] * 2)
+    monkeypatch.setattr("trainshed.parallel.verify.play.compare", lambda folder: None)
+    play.verify("train.py", [], 2, 3, {}, 1.0)
+
+    assert found == [[], []]

@@ -377,3 +377,11 @@ def test_pytorchxla_is_the_platforms_own_flag(folder: Path) -> None:
     sent = hyperparameters(job(folder, "program: src/train.py\ndistribution: pytorchxla\n"), "run", "/opt/ml")
 
     assert sent["sagemaker_pytorch_xla_multi_worker_enabled"] == "true" and "trainshed_distribution" not in sent
+
+
+def test_a_folder_is_no_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JobError, match=r"program = src: is a folder, not a script; .*/src contains train\.py"):
+        job_of(["src"], {})

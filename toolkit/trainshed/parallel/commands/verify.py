@@ -56,17 +56,14 @@ def run(options: Namespace) -> int:
 
 
 def _verified(job: Job, script: str, ranks: int, options: Namespace) -> int:
-    from tempfile import TemporaryDirectory
-
     from trainshed.base.plain_json import as_json
     from trainshed.contract.hyperparameters import to_argv
     from trainshed.parallel.verify.judgement import told
     from trainshed.parallel.verify.play import verify
 
-    with TemporaryDirectory(prefix="trainshed-verify-") as scratch:
-        environ = {**os.environ, **job.environment, **_variables(job, scratch)}
-        style = job.argv or ("flags" if options.what.endswith(".py") else "sagemaker")
-        verdict = verify(script, to_argv(job.hyperparameters, style), ranks, options.steps, environ, options.timeout)
+    environ = {**os.environ, **job.environment, **_variables(job)}
+    style = job.argv or ("flags" if options.what.endswith(".py") else "sagemaker")
+    verdict = verify(script, to_argv(job.hyperparameters, style), ranks, options.steps, environ, options.timeout)
     if options.json:
         print(as_json(verdict.plain()), end="")
     else:
@@ -74,8 +71,8 @@ def _verified(job: Job, script: str, ranks: int, options: Namespace) -> int:
     return verdict.status
 
 
-def _variables(job: Job, scratch: str) -> dict[str, str]:
-    """Where the script finds its channels, and leaves what it writes, which is thrown away. Raises TrainshedError."""
+def _variables(job: Job) -> dict[str, str]:
+    """What the script finds of its job. Raises TrainshedError."""
     import torch
 
     from trainshed.contract.hyperparameters import to_environment_text
@@ -87,9 +84,6 @@ def _variables(job: Job, scratch: str) -> dict[str, str]:
                 f"channel {channel.name!r} is not a folder on this machine", hint=f"--channel {channel.name}=FOLDER"
             )
         found[f"SM_CHANNEL_{channel.name.upper()}"] = channel.path
-    for name in ("MODEL_DIR", "OUTPUT_DATA_DIR", "CHECKPOINT_DIR"):
-        found[f"SM_{name}"] = os.path.join(scratch, name.lower())
-        os.makedirs(found[f"SM_{name}"])
     hyperparameters = {f"SM_HP_{name.upper()}": to_environment_text(one) for name, one in job.hyperparameters.items()}
     gpus = str(torch.cuda.device_count())
     return {**found, **hyperparameters, "SM_NUM_GPUS": gpus, "SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}

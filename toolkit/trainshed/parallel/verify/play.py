@@ -140,7 +140,7 @@ def verify(script: str, arguments: Sequence[str], ranks: int, steps: int, enviro
     with tempfile.TemporaryDirectory(prefix="trainshed-verify-") as name:
         folder = Path(name)
         words = [script, *arguments]
-        ended = _played([_command("rank", folder, steps, words)] * ranks, environ, limit)
+        ended = _played([_command("rank", folder, steps, words)] * ranks, _apart(environ, folder / "of-ranks"), limit)
         found = evidence_of(folder)
         if not any(one.updates or one.error for one in found):
             raise TrainshedError(
@@ -149,8 +149,16 @@ def verify(script: str, arguments: Sequence[str], ranks: int, steps: int, enviro
                 hint="it may not train, want another -n, or hang where its ranks have other numbers of batches",
             )
         if all(one.updates for one in found) and len(found) == ranks:
-            _played([_command("alone", folder, steps, words)], environ, limit)
+            _played([_command("alone", folder, steps, words)], _apart(environ, folder / "of-one"), limit)
         return compare(folder)
+
+
+def _apart(environ: dict[str, str], folder: Path) -> dict[str, str]:
+    """With new folders for what the script writes: the one process must not go on from the ranks' checkpoints."""
+    places = {f"SM_{name}": folder / name.lower() for name in ("MODEL_DIR", "OUTPUT_DATA_DIR", "CHECKPOINT_DIR")}
+    for place in places.values():
+        place.mkdir(parents=True)
+    return {**environ, **{name: os.fspath(place) for name, place in places.items()}}
 
 
 def _command(role: str, folder: Path, steps: int, words: Sequence[str]) -> list[str]:

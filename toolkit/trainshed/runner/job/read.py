@@ -179,11 +179,14 @@ def locate_program(fields: Checker, image: str, environ: Mapping[str, str]) -> t
     declared = {} if source_dir or os.sep in program else _declared(environ)
     if program in declared:
         return os.path.basename(declared[program]), os.path.dirname(declared[program])
+    if is_folder := os.path.isdir(here):
+        places = [here]
     scripts = [*(name for place in places for name in _scripts(place)), *declared]
     near = did_you_mean(os.path.basename(program), scripts)
     here_are = [name for name in scripts if name not in declared]
     held = f"contains {', '.join(here_are[:6])}" if here_are else "contains no scripts"
-    fields.problem("program", f"there is no such file; {places[0]} {held}", near)
+    what = "is a folder, not a script" if is_folder else "there is no such file"
+    fields.problem("program", f"{what}; {places[0]} {held}", near)
     return program, source
 
 
