@@ -30,7 +30,7 @@ from .ground.shards import tensor_axis, whole
 from .plan.plan_file import Plan
 from .session import grid, session
 from .stages.stage_holding import StageHolding
-from .strategies import Asked, engine_for
+from .strategies import EngineRequest, engine_for
 from .tracing.intercept import let_modules_move
 from .tracing.naming import first_names
 from .tracing.subject import Backward
@@ -82,7 +82,7 @@ class PipelineModel(nn.Module):
         self._handler: Backward | None = None
         self._pins: dict[str, int] = {}
         self._post_step: list[Callable[[Any, Any], Any]] = []
-        asked = Asked(
+        asked = EngineRequest(
             self.holding,
             self._attach,
             self._pins,

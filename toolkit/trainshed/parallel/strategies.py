@@ -34,7 +34,7 @@ AnyEngine = Engine | ShardedEngine | TensorEngine | ContextEngine
 
 
 @dataclass(frozen=True)
-class Asked:
+class EngineRequest:
     """What a wrapped model asks of its engine.
 
     attach: tells the model where its `backward` goes.
@@ -68,10 +68,10 @@ class Strategy(NamedTuple):
     """
 
     wants: Callable[[PipelineSettings], bool]
-    engine: Callable[[Asked], AnyEngine]
+    engine: Callable[[EngineRequest], AnyEngine]
 
 
-def engine_for(asked: Asked) -> AnyEngine:
+def engine_for(asked: EngineRequest) -> AnyEngine:
     """The engine of the first strategy that is for the job.
 
     Raises:
@@ -100,7 +100,7 @@ def _divides_parameters(settings: PipelineSettings) -> bool:
     return degrees == (1, 1) and settings.sharded_data_parallel_degree > 1
 
 
-def _in_stages(asked: Asked) -> Engine:
+def _in_stages(asked: EngineRequest) -> Engine:
     holding, grid, wanted = asked.holding, asked.holding.grid, session.tensor_marks.wants
     settings = grid.settings
     if settings.tensor_parallel_degree > 1 and settings.pipeline_parallel_degree == 1:

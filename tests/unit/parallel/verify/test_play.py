@@ -70,7 +70,8 @@ def test_the_one_process_does_not_go_on_from_the_ranks_checkpoints(monkeypatch: 
         return ""
 
     monkeypatch.setattr("trainshed.parallel.verify.play._played", played)
-    monkeypatch.setattr("trainshed.parallel.verify.play.evidence_of", lambda folder: [SimpleNamespace(updates=[1], error="")] * 2)
+    evidence = SimpleNamespace(updates=[1], error="")
+    monkeypatch.setattr("trainshed.parallel.verify.play.evidence_of", lambda folder: [evidence] * 2)
     monkeypatch.setattr("trainshed.parallel.verify.play.compare", lambda folder: None)
     play.verify("train.py", [], 2, 3, {}, 1.0)
 
