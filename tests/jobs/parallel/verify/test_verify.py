@@ -114,6 +114,35 @@ def test_two_lines_verify_a_training_that_goes_on(tmp_path: Path) -> None:
     assert "it trains as one process does" in logs[0] and all("trained to the end" in log for log in logs)
 
 
+def test_the_one_process_of_a_training_leaves_its_checkpoints_alone(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "train.py").write_text(
+        f"import os\nos.environ.setdefault('SM_CHECKPOINT_DIR', {str(tmp_path / 'kept')!r})\n"
+        "from trainshed.parallel import verify\nverify.watch(2)\n"
+        "import torch, torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel\n"
+        "dist.init_process_group('gloo')\ntorch.manual_seed(0)\n"
+        "model = torch.nn.Linear(4, 1)\noptimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)\n"
+        "path, begin = os.path.join(os.environ['SM_CHECKPOINT_DIR'], 'last.pt'), 0\n"
+        "if os.path.exists(path):\n"
+        "    begin, weights, state = torch.load(path)\n    model.load_state_dict(weights)\n"
+        "    optimizer.load_state_dict(state)\n"
+        "dist.barrier()\nmodel = DistributedDataParallel(model)\n"
+        "for step in range(begin, begin + 3):\n"
+        "    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(2 * step + dist.get_rank()))\n"
+        "    optimizer.zero_grad()\n    model(x).square().mean().backward()\n    optimizer.step()\n"
+        "    if int(os.environ['RANK']) == 0:\n"
+        "        torch.save((step + 1, model.module.state_dict(), optimizer.state_dict()), path)\n"
+        "        print('saved', step + 1, os.environ['WORLD_SIZE'], path)\n"
+        "dist.barrier()\n"
+    )
+    for _ in range(2):  # from the start, and from the checkpoint of the first training
+        logs = ranks.run_script(2, str(tmp_path / "train.py"))
+        assert "it trains as one process does" in logs[0], logs[0]
+
+    own = [line for line in logs[0].splitlines() if line.startswith("saved") and line.split()[2] == "1"]
+    assert own and not any(str(tmp_path / "kept") in line for line in own)
+
+
 def test_stages_are_not_compared(project: Project) -> None:
     (project.folder / "train.py").write_text(
         "import torch, torch.distributed as dist, torch.nn.functional as F\n"

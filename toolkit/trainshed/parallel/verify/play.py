@@ -17,6 +17,8 @@ from pathlib import Path
 import torch
 
 from trainshed.base.errors import TrainshedError, shorten
+from trainshed.contract.paths import FOLDER_VARIABLES
+from trainshed.contract.wire.variables import PREFIX
 from trainshed.machine.network import free_port
 
 from .evidence import ACCELERATE, Evidence, load
@@ -27,6 +29,8 @@ from .surroundings import looking
 
 ALONE = "alone.json"
 _WEIGHTS, _PAUSE, _AFTER, _LONGEST = "weights.pt", 0.05, 10.0, 600.0
+_CHECKPOINTS = "SM_CHECKPOINT_DIR"
+_WRITTEN = (*FOLDER_VARIABLES, "SAGEMAKER_METRICS_DIRECTORY")
 _AGENTS = "TORCHELASTIC"  # variables that lead to the store of a torchrun that these ranks do not have
 
 
@@ -155,7 +159,7 @@ def verify(script: str, arguments: Sequence[str], ranks: int, steps: int, enviro
 
 def _apart(environ: dict[str, str], folder: Path) -> dict[str, str]:
     """With new folders for what the script writes: the one process must not go on from the ranks' checkpoints."""
-    places = {f"SM_{name}": folder / name.lower() for name in ("MODEL_DIR", "OUTPUT_DATA_DIR", "CHECKPOINT_DIR")}
+    places = {name: folder / name.lower() for name in (_CHECKPOINTS, *_WRITTEN)}
     for place in places.values():
         place.mkdir(parents=True)
     return {**environ, **{name: os.fspath(place) for name, place in places.items()}}
@@ -215,6 +219,7 @@ def watch_here(steps: int) -> None:
     if f"{__package__}.rank" in sys.orig_argv:
         return  # it is being verified
     folder = _shared_folder()
+    alone = _outside_of_job(folder / "of-one") if os.environ.get("RANK", "0") == "0" else {}
     stack = ExitStack()
     recorder = stack.enter_context(as_rank(folder, steps, ends=False))
     save = recorder.done
@@ -223,11 +228,21 @@ def watch_here(steps: int) -> None:
         save()
         if recorder.evidence.rank == 0:
             _wait_for(folder, recorder.evidence.world)
-            _played([_command("alone", folder, steps, sys.argv)], dict(os.environ), _LONGEST)
+            _played([_command("alone", folder, steps, sys.argv)], alone, _LONGEST)
             print(told(compare(folder)), flush=True)
             shutil.rmtree(folder, ignore_errors=True)
 
     recorder.done, recorder.release = finished, stack.close
+
+
+def _outside_of_job(folder: Path) -> dict[str, str]:
+    """Variables of the one process: it finds the checkpoints that the ranks find now, and writes nothing of the job's."""
+    shutil.rmtree(folder, ignore_errors=True)
+    own = _apart({name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}, folder)
+    if os.path.isdir(before := os.environ.get(_CHECKPOINTS, "")):
+        # No links: many scripts write into the same file.
+        shutil.copytree(before, own[_CHECKPOINTS], ignore_dangling_symlinks=True, dirs_exist_ok=True)
+    return own
 
 
 def _shared_folder() -> Path:
