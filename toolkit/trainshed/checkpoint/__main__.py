@@ -22,7 +22,7 @@ from .manifest import Damaged
 USAGE = """\
 list FOLDER                 lists checkpoints, newest first, checked by manifests and sizes; includes those of
                             transformers' Trainer and Lightning in jobs with checkpoint=auto
-verify FOLDER               reads everything and compares checksums; exit status 1 if a checkpoint is not whole
+verify FOLDER               reads everything and compares checksums; exit status 1 if one is not whole, or there is none
 prune FOLDER --keep-last N  deletes all but the newest N whole ones (and, with --keep-every K, multiples of K)
 convert CHECKPOINT TARGET   writes the model's weights to one safetensors file; to a folder (TARGET/) in files of
                             --shard-gb each, with the index that transformers' from_pretrained reads
@@ -114,7 +114,7 @@ def _list(path: str, verify: bool, json: bool) -> int:
         print(one_line(row.line()))
     if not rows and not json:
         print(one_line(f"no checkpoints in {path}"))
-    return int(verify and any(row.problem for row in rows))
+    return int(verify and (not rows or any(row.problem for row in rows)))
 
 
 def _row(found: folders.Found, verify: bool) -> Row:

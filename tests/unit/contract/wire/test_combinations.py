@@ -66,6 +66,18 @@ def test_activations_on_the_cpu_are_refused_before_anything_starts(name: str, wa
     assert parameters_of({**given, "partitions": 2, "prescaled_batch": True}, "")[1] == ()
 
 
+def test_two_hyperparameters_are_judged_together() -> None:
+    amazons = {"tensor_parallel_degree": 2, "partitions": 2}
+    assert parameters_of(amazons, '{"prescaled_batch": true}') == ({**amazons, "prescaled_batch": True}, ())
+    for own, where, words in (
+        ('{"microbatches": 2}', "mp_parameters", "together with pipeline_parallel_degree needs prescaled_batch"),
+        ('{"prescaled_batch": true, "trian": 1}', "trainshed_pipeline", "trian: not a pipeline setting"),
+        ('{"context_parallel_degree": 2, "degrees": "auto"}', "trainshed_pipeline", "degrees = 'auto' together with"),
+    ):
+        found, [problem] = parameters_of(amazons, own)
+        assert found == {} and problem[0] == where and words in problem[1], problem
+
+
 def test_what_a_choice_of_degrees_may_still_bring_is_not_missed() -> None:
     for wanted in ("activation_checkpointing", "offload_activations"):
         given = {"degrees": "auto", "tensor_parallel_degree": 2, wanted: "all"}

@@ -362,7 +362,7 @@ def parameters_of(mp_parameters: Any, own: str) -> tuple[dict[str, Any], tuple[t
     Returns:
         The parameters by name; and for each problem the hyperparameter, what is wrong, and what to do.
     """
-    found: dict[str, Any] = {}
+    given: dict[str, dict[str, Any]] = {}
     for name, value in (("mp_parameters", mp_parameters), ("trainshed_pipeline", own or None)):
         if isinstance(value, str):
             try:
@@ -373,13 +373,19 @@ def parameters_of(mp_parameters: Any, own: str) -> tuple[dict[str, Any], tuple[t
             continue
         if not isinstance(value, dict):
             return {}, ((name, "must be a JSON object of pipeline settings", '{"partitions": 2, "microbatches": 4}'),)
-        try:
-            read_settings(value, name)
-        except PipelineError as error:
-            return {}, ((name, error.message.removeprefix(f"{name}: "), error.hint),)
-        found.update(value)
-    try:
-        read_settings(found, "the pipeline")
-    except PipelineError as error:
-        return {}, (("trainshed_pipeline", error.message.removeprefix("the pipeline: "), error.hint),)
+        given[name] = value
+    found = {key: value for one in given.values() for key, value in one.items()}
+    # Each alone may lack what the other one says: to blame is who is wrong in the same way as both together.
+    if problem := _problem(found, "trainshed_pipeline"):
+        alone = [one for name, value in given.items() if (one := _problem(value, name))]
+        return {}, (next((one for one in alone if one[1:] == problem[1:]), problem),)
     return found, ()
+
+
+def _problem(given: Mapping[str, Any], where: str) -> tuple[str, str, str] | None:
+    """What is wrong with settings of a hyperparameter, as `parameters_of` gives it."""
+    try:
+        read_settings(given, where)
+    except PipelineError as error:
+        return where, error.message.removeprefix(f"{where}: "), error.hint
+    return None
