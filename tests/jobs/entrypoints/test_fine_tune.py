@@ -73,6 +73,7 @@ def test_a_job_needs_its_name_and_channels_alone(project: Project, data: Path) -
     assert "test_perplexity" in done.output and "Traceback" not in done.output
 
 
+@pytest.mark.timeout(300)  # four programs that load torch, one after the other
 @pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_an_adapter_names_its_model_and_is_merged_into_it(
     packed: bool, project: Project, data: Path, tmp_path: Path
