@@ -79,6 +79,17 @@ def test_tables_have_one_line_a_run_whatever_it_is_named(run: Run) -> None:
     assert "\nprogram:" not in page
 
 
+@pytest.mark.parametrize(("files", "told"), [(0, "the script wrote nothing to SM_MODEL_DIR"), (2, "model.tar.gz")])
+def test_a_model_without_files_is_called_so_as_in_the_closing_card(files: int, told: str, run: Run) -> None:
+    Path(run.folder, "output").mkdir(exist_ok=True)
+    Path(run.folder, "output/model.tar.gz").touch()
+    archives = [{"Path": f"{run.folder}/output/model.tar.gz", "Files": files}, "odd"]
+    stored = change(run.folder, "status.json", lambda about: about["Trainshed"].update(Archives=archives))
+
+    [row] = [line for line in describe(stored, state_of(stored, os.environ)).splitlines() if line.split()[0] == "model"]
+    assert row.endswith(told)
+
+
 def test_a_copy_is_no_run(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "copy")
     change(run.folder, "status.json", lambda told: told["Trainshed"].update(Runner=identity.mine()))

@@ -18,7 +18,7 @@ from ..state.run_goodput import goodput_of
 from ..state.status import savings
 from ..state.stored import Stored
 from .columns import in_columns
-from .summary import shown
+from .summary import NO_MODEL, shown
 
 MOST_HOSTS = 4  # with data of their own that are shown
 Standing = tuple[str, str]  # a run's status, and what more there is to say
@@ -66,6 +66,13 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _empty_archives(run: Stored) -> set[str]:
+    """Their paths; an archive is there of a script that wrote nothing, too."""
+    archives = run.ours.get("Archives")
+    told = [one for one in archives if isinstance(one, dict)] if isinstance(archives, list) else []
+    return {f"{run.folder}/output/{os.path.basename(str(one.get('Path')))}" for one in told if one.get("Files") == 0}
+
+
 def describe(run: Stored, standing: Standing) -> str:
     """`trainshed status`: how a run stands, for a person."""
     status, more = standing
@@ -102,7 +109,7 @@ def describe(run: Stored, standing: Standing) -> str:
         ("folder", run.folder),
     ):
         if os.path.exists(path):
-            rows.append((name, shown(path)))
+            rows.append((name, NO_MODEL if path in _empty_archives(run) else shown(path)))
     rows = [(one_line(name), one_line(text)) for name, text in rows]
     lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
     if data.get("FailureReason"):

@@ -21,6 +21,7 @@ from ..state.status import savings
 
 MOST_METRICS = 12
 MOST_FINDINGS = 5
+NO_MODEL = "the script wrote nothing to SM_MODEL_DIR"
 REPORTS = ("report.html", "trainshed-report.html")  # the second where the script has a report of its own
 
 
@@ -53,7 +54,7 @@ def render(
     rows += _findings(run)
     if archives:
         model, output = archives
-        rows.append(("model", _archive(model, "the script wrote nothing to SM_MODEL_DIR")))
+        rows.append(("model", _archive(model, NO_MODEL)))
         rows.append(("output", _archive(output, "nothing")))
         rows += [("warning", archive.problem) for archive in archives if archive.problem]
         rows += [("note", note) for archive in archives for note in archive.notes]
