@@ -91,7 +91,7 @@ def test_a_function_is_tuned(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "<iframe" in tuning._repr_html_() and "best loss 0.05" in repr(tuning)
     assert "trial 2 completed" in capsys.readouterr().out
     assert trainshed.tune(**asked, max_jobs=2, echo=False).trials() == tuning.trials()  # goes on: nothing is left to do
-    with pytest.raises(TrainshedError, match="holds another tuning job: space differ"):
+    with pytest.raises(TrainshedError, match="holds another tuning job: search differ"):
         trainshed.tune(**{**asked, "search": {"lr": [1.0]}}, max_jobs=2, echo=False)
 
 

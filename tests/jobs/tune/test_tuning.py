@@ -113,7 +113,7 @@ def test_another_tuning_job_in_the_folder_is_refused(tunes: Tunes) -> None:
     tunes.project.trainshed("tune", tunes.file(TWO.replace("0.1, 0.25", "0.1")))
     other = tunes.project.trainshed("tune", tunes.file(TWO.replace("minimize loss", "maximize loss")))
 
-    assert other.status == 1 and "holds another tuning job: space, objective differ" in other.stderr
+    assert other.status == 1 and "holds another tuning job: search, objective differ" in other.stderr
 
 
 def test_how_it_stands_in_the_platforms_shape(tunes: Tunes) -> None:

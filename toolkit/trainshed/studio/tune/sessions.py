@@ -28,6 +28,9 @@ from .tuning_folder import TuningFolder, described, read_asked, stored_tuning, t
 from .warm import known_of
 
 # What may be another in a later session: it does not change what a trial is.
+_WRITTEN = {  # in the file
+    "space": "search", "early": "early_stopping", "warm": "warm_start", "further": "objective", "place": "on",
+}  # fmt: skip
 _MAY_CHANGE = ("limits", "notes", "notify", "file", "created")
 _JOB_MAY_CHANGE = (
     "source_dir",
@@ -133,7 +136,8 @@ def _compare(before: dict[str, Any], now: dict[str, Any], folder: TuningFolder) 
     kept, given = before["job"], now["job"]
     names = [name for name in given if name not in _JOB_MAY_CHANGE and given[name] != kept.get(name)]
     changed = [f"job.{name}" for name in names]
-    changed += [name for name in now if name not in (*_MAY_CHANGE, "job") and now[name] != before.get(name)]
+    names = [name for name in now if name not in (*_MAY_CHANGE, "job") and now[name] != before.get(name)]
+    changed += dict.fromkeys(_WRITTEN.get(name, name) for name in names)
     if changed:
         raise TrainshedError(
             f"{folder.shown} holds another tuning job: {', '.join(changed)} differ",
