@@ -47,6 +47,14 @@ def found(text: str, format: str = "auto") -> dict[str, tuple[float, Any, Any]]:
         ("Epoch 3/10 | loss 0.4 | acc 0.9", {"loss": (0.4, None, 3.0), "acc": (0.9, None, 3.0)}),
         ("[algo-1] [rank 0] metric loss=nan step=2", {"loss": (pytest.approx(float("nan"), nan_ok=True), 2, None)}),
         ("loss: 0.5", {"loss": (0.5, None, None)}),
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.305", {"Loss": (2.305, None, 1.0)}),
+        ("Epoch: [0][ 10/391]\tTime  0.123 ( 0.2)\tLoss 6.9e+00 (7.0e+00)", {"Loss": (6.9, None, None)}),
+        ("iter 100: loss 2.5, time 100.2ms, mfu 5.1%", {"loss": (2.5, 100, None)}),
+        ("took 3.2s, loss=0.1", {"loss": (0.1, None, None)}),
+        ("Test Accuracy: 93.5%, loss: 0.3", {"Accuracy": (93.5, None, None), "loss": (0.3, None, None)}),
+        ("step 7: train loss 2.5, val loss 2.6", {"train_loss": (2.5, 7, None), "val_loss": (2.6, 7, None)}),
+        ("Train Loss: 0.5, Train Acc: 0.81", {"Loss": (0.5, None, None), "Acc": (0.81, None, None)}),
+        ("step 3\treward 12.5", {"reward": (12.5, 3, None)}),
     ],
 )
 def test_what_common_programs_print_is_known_by_its_looks(text: str, expected: dict[str, Any]) -> None:
@@ -57,6 +65,9 @@ def test_what_common_programs_print_is_known_by_its_looks(text: str, expected: d
     "text",
     [
         "the loss of 3 packets",
+        "the loss 3 of them had",
+        "Accepted: 5 files",
+        "loading the step: 50%|#### | 1/2",
         "step: 10, loss: 1,234.5",  # never 1
         "loss: 0.5.3",
         "metrics loss",
@@ -80,6 +91,13 @@ def test_one_format_can_be_asked_for_and_metric_lines_always_count() -> None:
     assert found(text, "off") == {"reward": (3.0, None, None)}
     assert found(text, "hf").keys() == {*HF, "reward"}
     assert found(text, "kv").keys() == {"loss", "reward"}
+
+
+@pytest.mark.parametrize(
+    "line", [b"Train Loss: 0.5, Train Acc: 0.81", b"step=3 lr=0.1", b"epoch=1 f1=0.8", b"Step 2 reward 3.5"]
+)
+def test_what_a_line_holds_is_found_without_others_beside_it(line: bytes) -> None:
+    assert Scraper().scan(line + b"\n", 0.0) and Scraper().text(line + b"\n", 0.0)
 
 
 def test_ranks_that_print_at_once_keep_their_epochs() -> None:

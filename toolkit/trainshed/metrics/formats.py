@@ -34,9 +34,11 @@ _BAR = re.compile(r"(\d+)/(\d+) \[[^\]]*?(?:it/s|s/it)(?:, ([^\]]*))?\]")
 _BAR_ITEM = re.compile(rf"(?<![\w./-])([A-Za-z_][\w./-]*)=({NUMBER})(?=[,\s]|$)")
 _BAR_EPOCH = re.compile(r"\b[Ee]poch[ :]*(\d+)")
 _CELLS = re.compile(rf"^[│|]\s+(\S+)\s+[│|]\s+({NUMBER})\s+[│|]\s*$")
-# No comma within a number: `1,234` must not become 1.
-_LOOSE = re.compile(rf"(?<![\w.])([A-Za-z_][\w./-]*)(?:\s*[=:]\s*|\s+)({NUMBER})(?=[\s;:|)\]]|,(?!\d)|/\d|$)")
-_SURE = re.compile(rf"(?<![\w.])[A-Za-z_][\w./-]*\s*[=:]\s*{NUMBER}")
+# No comma within a number: `1,234` must not become 1. A percentage is taken as it is printed; `50%|` begins a bar.
+_LOOSE = re.compile(rf"(?<![\w.])([A-Za-z_][\w./-]*)(?:\s*[=:]\s*|\s+)({NUMBER})(?=[\s;:|)\]]|%(?![\w|])|,(?!\d)|/\d|$)")
+_SURE = re.compile(rf"(?<![\w.])[A-Za-z_][\w./-]*\s*[=:]\s*{NUMBER}%?")
+_CERTAIN = re.compile(r"(?:.*[_./-])?(?:loss|acc|accuracy|perplexity|ppl|bleu|f1|auc|reward)(?:[_./-].*)?", re.IGNORECASE)
+_LAST_WORD = re.compile(r"([A-Za-z]\w*)[ \t-]*\Z")
 _TELLING = re.compile(r"loss|acc|error|perplexity|bleu|f1|auc|reward", re.IGNORECASE)
 _NOT_MEASURED = frozenset({"v_num", "time", "timestamp", "ts", "asctime", "created", "pid", "lineno", "port", "seed"})
 
@@ -110,10 +112,28 @@ def json_line(line: str) -> Found | None:
 
 def kv(line: str) -> Found | None:
     """Pairs in a sentence: `step 10: loss=0.4, lr: 5e-05`, `Epoch 3 | loss 0.4`."""
-    items = [(match[1], match[2]) for match in loose(line)]
-    if len(items) == 1 and not (_SURE.fullmatch(line) and _TELLING.search(items[0][0])):
+    matches = loose(line)
+    if len(matches) == 1 and not _alone(line, matches[0]):
         return None
+    items = [(name, match[2]) for name, match in zip(names_of(line, matches), matches, strict=True)]
     return _pairs(items) if _tells([name for name, _ in items]) else None
+
+
+def _alone(line: str, match: re.Match[str]) -> bool:
+    """Whether one pair of a line is surely measured: it is the whole line, or like `loss=0.4` or `loss 0.4` in it."""
+    if _SURE.fullmatch(line):
+        return _TELLING.search(match[1]) is not None
+    joined = line[match.end(1) : match.start(2)].strip() or not match[2].isdecimal()
+    return bool(joined) and _CERTAIN.fullmatch(match[1]) is not None
+
+
+def names_of(line: str, matches: list[re.Match[str]]) -> list[str]:
+    """The names of pairs; those that a line has twice with the word before: `train loss 0.5, val loss 0.4`."""
+    names = [match[1] for match in matches]
+    if len({*names}) == len(names):
+        return names
+    words = [_LAST_WORD.search(line, 0, match.start(1)) if names.count(match[1]) > 1 else None for match in matches]
+    return [f"{word[1]}_{name}" if word else name for name, word in zip(names, words, strict=True)]
 
 
 def loose(line: str) -> list[re.Match[str]]:
@@ -163,6 +183,7 @@ def may_tell(line: str) -> bool:
     """Whether a line has a sign of any format: all of `chosen`, written out."""
     return (
         "loss" in line or "step" in line or "poch" in line or "acc" in line or "iter" in line or "{" in line
+        or "Loss" in line or "Step" in line or "Acc" in line or "Iter" in line or "reward" in line
         or "it/s" in line or "s/it" in line or " - " in line or "|" in line or "│" in line or PREFIX in line
     )  # fmt: skip
 
@@ -179,7 +200,7 @@ def chosen(name: str) -> tuple[Signed, ...]:
         "lightning": (("it/s", "s/it", "│", "|"), lightning),
         "tqdm": (("it/s", "s/it"), tqdm),
         "json": (("{",), json_line),
-        "kv": (("loss", "step", "poch", "acc", "iter"), kv),
+        "kv": (("loss", "Loss", "step", "Step", "poch", "acc", "Acc", "iter", "Iter", "reward"), kv),
     }
     own: Signed = ((PREFIX,), metric_line)
     if name == "auto":

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # Where a value was measured, not what was: these are never metrics.
-PLACES = frozenset({"step", "epoch", "batch", "iteration", "global_step", "round", "rank"})
-STEPS = ("step", "global_step", "iteration", "round", "batch")  # which of them is the step, the first that is there
+PLACES = frozenset({"step", "epoch", "batch", "iteration", "iter", "global_step", "round", "rank"})
+STEPS = ("step", "global_step", "iteration", "iter", "round", "batch")  # which of them is the step, the first that is there
 LONGEST_NAME = 255  # characters, as the platform has it
 _LARGEST_STEP = 1 << 53  # what JSON readers in other languages can hold
 
