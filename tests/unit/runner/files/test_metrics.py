@@ -29,7 +29,7 @@ def test_the_tags_of_hosts_and_ranks_do_not_matter(prefix: str) -> None:
 
 def test_a_line_only_counts_from_its_beginning() -> None:
     metrics = Metrics()
-    metrics.scan(b"the metric loss=3 is no metric line\n")
+    metrics.scan(b"the metric x=3 is no metric line\n")
     assert not metrics.series
 
 
