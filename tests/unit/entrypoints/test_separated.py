@@ -144,6 +144,12 @@ def test_a_line_end_within_the_last_cell_is_no_open_quote(read: Read) -> None:
     assert read('y,x\n1,a\n2,"b\nc"\n').columns["x"].tolist() == ["a", "b\nc"]
 
 
+@pytest.mark.parametrize("cell", ["2", 200_000 * "a"])
+def test_rows_without_cells_hide_no_other_problem(cell: str, read: Read, module: Module) -> None:
+    with pytest.raises(module("_common").Problem, match="Expected 2 columns, got 3"):
+        read(f"y,x\n1,{cell}\n\n\n3,4,5\n")
+
+
 def test_an_open_quote_among_texts_is_named(module: Module, tmp_path: Path) -> None:
     with pytest.raises(module("_common").Problem, match=r"^texts.csv, line 3: a quote is opened here that is never closed$"):
         list(module("_separated").rows_of("texts.csv", b'text,label\na,1\n"b,2\nc,3\n'))
