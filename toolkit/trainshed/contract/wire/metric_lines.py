@@ -13,7 +13,7 @@ FORMATS = ("auto", "off", "hf", "lightning", "keras", "json", "kv", "tqdm")
 LOGGERS = "loggers"  # the trainers of transformers and Lightning hand on their values; searched is what `off` leaves
 SOURCES = (*FORMATS, LOGGERS)  # what the setting may be
 # A block of lines with metrics of one of these formats has one of these texts.
-SIGNS = (PREFIX.encode(), b"loss", b"Loss", b"acc", b"Acc", b"eval_", b"poch", b"step", b"Step", b"reward")
+SIGNS = (PREFIX.encode(), b"loss", b"Loss", b"acc", b"Acc", b"eval_", b"poch", b"reward")
 
 
 def signs_of(setting: str) -> tuple[bytes, ...]:
