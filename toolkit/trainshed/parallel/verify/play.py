@@ -51,13 +51,8 @@ def as_rank(folder: Path, steps: int, *, ends: bool = True) -> Iterator[ScriptRe
 
     recorder = ScriptRecorder(rank, world, steps, ends=ends, done=save, batches=KeptBatches(folder, kept))
     try:
-        with looking(recorder, kept, None):
+        with _ending(recorder), looking(recorder, kept, None):
             yield recorder
-    except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and (recorder.over or not error.code):
-            return  # as a script that has no more lines
-        recorder.evidence.error = _told(error)
-        raise
     finally:
         if kept.open:
             save()
@@ -75,16 +70,22 @@ def as_one(folder: Path, steps: int) -> Iterator[ScriptRecorder]:
     rows_of = partial(_places, ranks=first, replicas=replicas)
     recorder = ScriptRecorder(0, 1, steps, weights=weights, rows_of=rows_of, batches=given)
     try:
-        with looking(recorder, Kept(None, 0), fed):
+        with _ending(recorder), looking(recorder, Kept(None, 0), fed):
             yield recorder
-    except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and (recorder.over or not error.code):
-            return  # as a script that has no more lines
-        recorder.evidence.error = _told(error)
-        raise
     finally:
         recorder.evidence.given = given.made
         recorder.evidence.save(folder / ALONE)
+
+
+@contextmanager
+def _ending(recorder: ScriptRecorder) -> Iterator[None]:
+    """Notes an error of the script. One that exits well, or after its steps, is as one that has no more lines."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if not (isinstance(error, SystemExit) and (recorder.over or not error.code)):
+            recorder.evidence.error = _told(error)
+            raise
 
 
 def _all_rows(replicas: Sequence[Evidence]) -> dict[tuple[int, int], list[str]]:
