@@ -103,13 +103,14 @@ def describe(run: Stored, standing: Standing) -> str:
             rows.append(("data", f"{channel}: {text}" + (f" on {name}" if len(shown_hosts) > 1 else "")))
     for number, (metric, one) in enumerate(metrics_of(run.folder, metrics_in(data)).items()):
         rows.append(("" if number else "metrics", f"{metric} {one.last:.6g}"))
+    empty = _empty_archives(run)
     for name, path in (
         ("model", f"{run.folder}/output/model.tar.gz"),
         ("logs", f"{run.folder}/logs"),
         ("folder", run.folder),
     ):
         if os.path.exists(path):
-            rows.append((name, NO_MODEL if path in _empty_archives(run) else shown(path)))
+            rows.append((name, NO_MODEL if path in empty else shown(path)))
     rows = [(one_line(name), one_line(text)) for name, text in rows]
     lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
     if data.get("FailureReason"):
