@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 from trainshed.base.errors import one_line, visible
@@ -15,7 +14,7 @@ from trainshed.observe.goodput import rows as rows_of_goodput
 
 from ..state.outputs import metrics_in, metrics_of
 from ..state.run_goodput import goodput_of
-from ..state.status import savings
+from ..state.status import savings, seconds_of
 from ..state.stored import Stored
 from .columns import in_columns
 from .summary import NO_MODEL, shown
@@ -51,15 +50,8 @@ def facts(run: Stored, standing: Standing) -> dict[str, Any]:
 
 def ago(stamp: Any) -> str:
     """`12 s ago` for an ISO time."""
-    seconds = _seconds(stamp)
+    seconds = seconds_of(stamp) or 0.0
     return f"{duration(max(0.0, time.time() - seconds))} ago" if seconds else "?"
-
-
-def _seconds(stamp: Any) -> float:
-    try:
-        return datetime.fromisoformat(str(stamp)).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return 0.0
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -86,7 +78,7 @@ def describe(run: Stored, standing: Standing) -> str:
         rows.append(("tags", ", ".join(f"{name}={text}" for name, text in tags.items())))
     phases = []
     for one in data.get("SecondaryStatusTransitions") or []:
-        start, end = _seconds(one.get("StartTime")), _seconds(one.get("EndTime"))
+        start, end = (seconds_of(one.get(name)) or 0.0 for name in ("StartTime", "EndTime"))
         end = end or (time.time() if run.runner else start)
         phases.append(str(one.get("Status")) + (f" {duration(end - start)}" if end > start else ""))
     rows.append(("phases", " -> ".join(phases)))

@@ -294,5 +294,5 @@ def seconds_of(text: object) -> float | None:
     """Seconds since the epoch of a time in a status file; None for anything else."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         return None
