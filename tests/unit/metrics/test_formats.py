@@ -51,6 +51,12 @@ def found(text: str, format: str = "auto") -> dict[str, tuple[float, Any, Any]]:
         ("Epoch: [0][ 10/391]\tTime  0.123 ( 0.2)\tLoss 6.9e+00 (7.0e+00)", {"Loss": (6.9, None, None)}),
         ("iter 100: loss 2.5, time 100.2ms, mfu 5.1%", {"loss": (2.5, 100, None)}),
         ("took 3.2s, loss=0.1", {"loss": (0.1, None, None)}),
+        (
+            "Test set: Average loss: 0.0285, Accuracy: 9905/10000 (99%)",
+            {"loss": (0.0285, None, None), "Accuracy": (0.9905, None, None)},
+        ),
+        ("Epoch: 3/10 Batch: 7/250 Loss: 0.5 Speed: 3/4", {"Loss": (0.5, 7, 3.0)}),
+        ("loss 0.5/0.6, acc: 11/10, reward: 2.5", {"reward": (2.5, None, None)}),
         ("Test Accuracy: 93.5%, loss: 0.3", {"Accuracy": (93.5, None, None), "loss": (0.3, None, None)}),
         ("step 7: train loss 2.5, val loss 2.6", {"train_loss": (2.5, 7, None), "val_loss": (2.6, 7, None)}),
         ("Train Loss: 0.5, Train Acc: 0.81", {"Loss": (0.5, None, None), "Acc": (0.81, None, None)}),

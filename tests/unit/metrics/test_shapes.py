@@ -29,7 +29,7 @@ WHOLE = (
     " 10%|# | {}/{} [00:0{}<00:09, 1.0it/s, loss={}]",
     "│ test_loss │ {} │", "INFO 2026-01-0{} {{'loss': {}, 'epoch': {}}} done", "loss: {}",
     "[algo-1] iter {} loss {} time {} batch {}",
-    "step {} step {} loss {}", "  loss={}, 100% of {}", "top{} acc {} loss {}",
+    "step {} step {} loss {}", "  loss={}, 100% of {}", "top{} acc {} loss {}", "loss: {}, Accuracy: {}/{} (9%)",
 )  # fmt: skip
 
 

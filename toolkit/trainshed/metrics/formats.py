@@ -11,7 +11,7 @@ from .points import PLACES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     # The metrics of a line in order, and where they were measured; None for a line of another form.
     Found = tuple[list[tuple[str, float]], dict[str, str | float]]
@@ -36,6 +36,7 @@ _BAR_EPOCH = re.compile(r"\b[Ee]poch[ :]*(\d+)")
 _CELLS = re.compile(rf"^[│|]\s+(\S+)\s+[│|]\s+({NUMBER})\s+[│|]\s*$")
 # No comma within a number: `1,234` must not become 1. A percentage is taken as it is printed; `50%|` begins a bar.
 _LOOSE = re.compile(rf"(?<![\w.])([A-Za-z_][\w./-]*)(?:\s*[=:]\s*|\s+)({NUMBER})(?=[\s;:|)\]]|%(?![\w|])|,(?!\d)|/\d|$)")
+_OF = re.compile(r"/(\d+)(?![\d.])")
 _SURE = re.compile(rf"(?<![\w.])[A-Za-z_][\w./-]*\s*[=:]\s*{NUMBER}%?")
 _CERTAIN = re.compile(r"(?:.*[_./-])?(?:loss|acc|accuracy|perplexity|ppl|bleu|f1|auc|reward)(?:[_./-].*)?", re.IGNORECASE)
 _LAST_WORD = re.compile(r"([A-Za-z]\w*)[ \t-]*\Z")
@@ -115,7 +116,7 @@ def kv(line: str) -> Found | None:
     matches = loose(line)
     if len(matches) == 1 and not _alone(line, matches[0]):
         return None
-    items = [(name, match[2]) for name, match in zip(names_of(line, matches), matches, strict=True)]
+    items = [(name, _value(line, match)) for name, match in zip(names_of(line, matches), matches, strict=True)]
     return _pairs(items) if _tells([name for name, _ in items]) else None
 
 
@@ -141,8 +142,33 @@ def loose(line: str) -> list[re.Match[str]]:
     return [
         match
         for match in _LOOSE.finditer(line)
-        if line[match.end(1) : match.start(2)].strip() or match[1].lower() in PLACES or _TELLING.search(match[1])
+        if (line[match.end(1) : match.start(2)].strip() or match[1].lower() in PLACES or _TELLING.search(match[1]))
+        and (not _is_counted(line, match) or _share(line, match) is not None)
     ]
+
+
+def has_counts(line: str) -> bool:
+    """Whether any pair of a line has a total."""
+    return any(_is_counted(line, match) for match in _LOOSE.finditer(line))
+
+
+def _is_counted(line: str, match: re.Match[str]) -> bool:
+    """Whether a number that is no place in the training has a total behind it, as in `Accuracy: 9905/10000`."""
+    return line.startswith("/", match.end()) and match[1].lower() not in PLACES
+
+
+def _share(line: str, match: re.Match[str]) -> float | None:
+    """What a count is of its total: 0.9905. None where they are no such numbers of something measured."""
+    total = _OF.match(line, match.end())
+    if total is None or not match[2].isdecimal() or not _TELLING.search(match[1]):
+        return None
+    counted, of = int(match[2]), int(total[1])
+    return counted / of if counted <= of and of else None
+
+
+def _value(line: str, match: re.Match[str]) -> str | float:
+    share = _share(line, match) if _is_counted(line, match) else None
+    return match[2] if share is None else share
 
 
 def _tells(names: list[str]) -> bool:
@@ -151,7 +177,7 @@ def _tells(names: list[str]) -> bool:
     return any(_TELLING.search(name) for name in names) or (bool(places) and len(names) > len(places))
 
 
-def _pairs(items: list[tuple[str, str]] | list[tuple[str, float]]) -> Found | None:
+def _pairs(items: Sequence[tuple[str, str | float]]) -> Found | None:
     values: list[tuple[str, float]] = []
     places: dict[str, str | float] = {}
     for name, text in items:

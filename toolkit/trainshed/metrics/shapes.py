@@ -119,8 +119,8 @@ def shape_of(line: str, chosen: tuple[Signed, ...]) -> LineShape | None:
     if not text or not _PRINTED.fullmatch(line) or not (kind := _reader(text, line, chosen)):
         return None
     spans = _spans(kind, text)
-    if kind == "kv" and len({name for name, *_ in spans}) < len(spans):
-        return None  # their names are not as they stand there
+    if kind == "kv" and (len({name for name, *_ in spans}) < len(spans) or formats.has_counts(text)):
+        return None  # their names or values are not as they stand there
     places = {name.lower(): at for at, (name, *_) in enumerate(spans) if name.lower() in PLACES}
     step, epoch = next((places[name] for name in STEPS if name in places), None), places.get("epoch")
     values = [at for at, (name, *_) in enumerate(spans) if name.lower() not in PLACES | formats._NOT_MEASURED]
