@@ -1,4 +1,7 @@
-"""Values as JSON that every reader takes: NaN and infinities, which JSON does not have, as texts."""
+"""Values as JSON that every reader takes: NaN and infinities, which JSON does not have, as texts.
+
+The texts are those of the metric files: `NaN`, `Infinity`, `-Infinity`, which `float` and JavaScript's `Number` read.
+"""
 
 from __future__ import annotations
 
@@ -21,4 +24,8 @@ def finite(value: Any) -> Any:
         return {name: finite(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return _spelled(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _spelled(value: float) -> str:
+    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"

@@ -126,6 +126,7 @@ def test_the_one_process_of_a_training_leaves_its_checkpoints_alone(tmp_path: Pa
         "if os.path.exists(path):\n"
         "    begin, weights, state = torch.load(path)\n    model.load_state_dict(weights)\n"
         "    optimizer.load_state_dict(state)\n"
+        f"alone = os.environ['WORLD_SIZE'] == '1'\nassert not alone or {str(tmp_path / 'kept')!r} not in path\n"
         "dist.barrier()\nmodel = DistributedDataParallel(model)\n"
         "for step in range(begin, begin + 3):\n"
         "    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(2 * step + dist.get_rank()))\n"
@@ -139,8 +140,18 @@ def test_the_one_process_of_a_training_leaves_its_checkpoints_alone(tmp_path: Pa
         logs = ranks.run_script(2, str(tmp_path / "train.py"))
         assert "it trains as one process does" in logs[0], logs[0]
 
-    own = [line for line in logs[0].splitlines() if line.startswith("saved") and line.split()[2] == "1"]
-    assert own and not any(str(tmp_path / "kept") in line for line in own)
+    saved = [line for line in logs[0].splitlines() if line.startswith("saved")]
+    assert len(saved) == 3 and all(line.split()[2] == "2" for line in saved), "the one process's lines are in the job's log"
+
+
+def test_why_the_one_process_of_a_training_failed_is_told(tmp_path: Path) -> None:
+    first = "import os\nfrom trainshed.parallel import verify\nverify.watch(2)\n"
+    last = "print('loss: 0.5')\nassert os.environ['WORLD_SIZE'] == '2', 'it wants two'\n"
+    (tmp_path / "train.py").write_text(first + script().replace("for ", last + "for ", 1))
+    log = ranks.run_script(2, str(tmp_path / "train.py"))[0]
+
+    assert "verify: the one process failed:\nTraceback" in log and "AssertionError: it wants two" in log, log
+    assert log.count("loss: 0.5") == 1
 
 
 def test_stages_are_not_compared(project: Project) -> None:

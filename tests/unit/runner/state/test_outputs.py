@@ -41,7 +41,7 @@ def test_a_status_that_anybody_wrote_tells_what_is_in_shape(tmp_path: Path) -> N
 def test_what_is_written_is_read_again() -> None:
     told = as_final_metrics({"a": Summary(1, 1.0, math.inf), "b": Summary(3, 1.0, 0.5)}, "now")
 
-    assert told[1] == {"MetricName": "b", "Value": 0.5, "Timestamp": "now"} and told[0]["Value"] == "inf"
+    assert told[1] == {"MetricName": "b", "Value": 0.5, "Timestamp": "now"} and told[0]["Value"] == "Infinity"
     assert {name: one.last for name, one in metrics_in({"FinalMetricDataList": told}).items()} == {"a": math.inf, "b": 0.5}
 
 

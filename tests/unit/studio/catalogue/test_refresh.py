@@ -191,9 +191,9 @@ def test_values_of_every_kind(place: Path, trainshed: Told) -> None:
     assert len(row["hyperparameters"]["long"]) == 1000 and row["hyperparameters"]["long"].endswith("...")
     assert row["hyperparameters"]["deep.x.x.x"].startswith('{"x"') and row["hyperparameters"]["none"] == "null"
     assert row["metrics"]["it's"]["last"] == 1.0 and row["metrics"]["é" * 100] == {
-        "count": 1, "first": "nan", "last": "nan", "min": "nan", "max": "nan",
+        "count": 1, "first": "NaN", "last": "NaN", "min": "NaN", "max": "NaN",
     }  # fmt: skip
-    assert row["metrics"]["i"] == {"count": 2, "first": "-inf", "last": 2.0, "min": "-inf", "max": 2.0}
+    assert row["metrics"]["i"] == {"count": 2, "first": "-Infinity", "last": 2.0, "min": "-Infinity", "max": 2.0}
     for where in (
         "`it's` = 1",
         '`say "x"` = 2',

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import torch
 
@@ -29,6 +30,7 @@ from .surroundings import looking
 
 ALONE = "alone.json"
 _WEIGHTS, _PAUSE, _AFTER, _LONGEST = "weights.pt", 0.05, 10.0, 600.0
+_TAIL = 2000  # characters of what a process without a traceback said last
 _CHECKPOINTS = "SM_CHECKPOINT_DIR"
 _WRITTEN = (*FOLDER_VARIABLES, "SAGEMAKER_METRICS_DIRECTORY")
 _AGENTS = "TORCHELASTIC"  # variables that lead to the store of a torchrun that these ranks do not have
@@ -170,15 +172,19 @@ def _command(role: str, folder: Path, steps: int, words: Sequence[str]) -> list[
     return [sys.executable, "-m", f"{__package__}.rank", role, str(folder), str(steps), *words]
 
 
-def _played(commands: Sequence[list[str]], environ: dict[str, str], limit: float) -> str:
-    """Runs the ranks of one job to their end; one that fails ends the others. Returns what went wrong."""
+def _played(commands: Sequence[list[str]], environ: dict[str, str], limit: float, output: IO[bytes] | None = None) -> str:
+    """Runs the ranks of one job to their end; one that fails ends the others. Returns what went wrong.
+
+    Args:
+        output: where they print to, if not to where this process does.
+    """
     world, port = len(commands), free_port(0)
     environ = {name: value for name, value in environ.items() if not name.startswith(_AGENTS)}
     with ExitStack() as stack:
         processes = []
         for rank, command in enumerate(commands):
             own = {**environ, **_variables(rank, world, port)}
-            processes.append(stack.enter_context(subprocess.Popen(command, env=own)))
+            processes.append(stack.enter_context(subprocess.Popen(command, env=own, stdout=output, stderr=output)))
             stack.callback(_end, processes[-1])
         deadline = time.monotonic() + limit
         while any(one.poll() is None for one in processes):
@@ -229,11 +235,22 @@ def watch_here(steps: int) -> None:
         save()
         if recorder.evidence.rank == 0:
             _wait_for(folder, recorder.evidence.world)
-            _played([_command("alone", folder, steps, sys.argv)], alone, _LONGEST)
+            _play_quietly(_command("alone", folder, steps, sys.argv), alone)
             print(told(compare(folder)), flush=True)
             shutil.rmtree(folder, ignore_errors=True)
 
     recorder.done, recorder.release = finished, stack.close
+
+
+def _play_quietly(command: list[str], environ: dict[str, str]) -> None:
+    """The one process, whose lines would be metrics in the job's log. Where it fails, its traceback is told."""
+    with tempfile.TemporaryFile() as output:
+        if not _played([command], environ, _LONGEST, output):
+            return
+        output.seek(0)
+        said = output.read().decode(errors="replace")
+        start = said.rfind("Traceback (most recent call last)")
+        print(f"verify: the one process failed:\n{said[start:] if start >= 0 else said[-_TAIL:]}", file=sys.stderr, flush=True)
 
 
 def _outside_of_job(folder: Path) -> dict[str, str]:

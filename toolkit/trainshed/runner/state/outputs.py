@@ -8,6 +8,7 @@ import re
 
 from trainshed.base.files import leads_away, listed
 from trainshed.base.numerals import whole
+from trainshed.base.plain_json import finite
 from trainshed.metrics.reading import MetricsReader, Summary
 
 TYPE_CHECKING = False
@@ -61,7 +62,7 @@ def metrics_in(status: Mapping[str, Any]) -> dict[str, Summary]:
 def as_final_metrics(metrics: Mapping[str, Summary], stamp: str) -> list[dict[str, Any]]:
     """Metrics in the form of the platform's FinalMetricDataList; values that are not finite are texts."""
     return [
-        {"MetricName": name, "Value": one.last if math.isfinite(one.last) else str(one.last), "Timestamp": stamp}
+        {"MetricName": name, "Value": finite(one.last), "Timestamp": stamp}
         for name, one in metrics.items()
     ]
 
