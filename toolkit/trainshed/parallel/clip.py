@@ -125,7 +125,7 @@ def _norm_of_parts(gradients: Sequence[torch.Tensor], norm_type: float, error_if
 
 def _memory(tensor: torch.Tensor) -> int:
     """The same for tensors in the same memory, of which a part may have no elements and no memory of its own."""
-    return int(local(tensor).untyped_storage()._cdata)
+    return id(local(tensor).untyped_storage())
 
 
 def _divided() -> bool:
@@ -218,7 +218,7 @@ def _compare(optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
     if optimizer not in session.watched:  # before the script's own, which may change what was made
         session.watched.add(optimizer)
         handle = optimizer.register_step_post_hook(_compare_made)
-        hooks: Any = optimizer._optimizer_step_post_hooks
+        hooks: Any = handle.hooks_dict_ref()
         hooks.move_to_end(handle.id, last=False)
 
 

@@ -22,7 +22,7 @@ from .reads import as_on_all_ranks
 from .session import session
 
 # In torch's errors about what its DTensor cannot do.
-_ABOUT_PARTS = ("Sharding propagation failed", "sharding strategy", "_StridedShard", "mixed torch.Tensor and DTensor")
+_ABOUT_PARTS = ("Sharding propagation failed", "sharding strategy", "StridedShard", "mixed torch.Tensor and DTensor")
 
 
 class PipelineOptimizer(torch.optim.Optimizer):

@@ -16,13 +16,15 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
-from torch.utils._pytree import tree_map_only
 
 from .engine.alarm import waited_in_vain
 from .engine.object_collectives import READ, replicas_agree
 from .ground.errors import PipelineError
 from .ground.grid import Grid
+from .ground.schemas import schema_of
 from .ground.shards import whole
+from .ground.torch_private import base_of
+from .ground.tree import map_leaves
 from .session import session
 
 _aten = torch.ops.aten
@@ -165,9 +167,13 @@ def _undivided(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return op(*(read(one) if isinstance(one, DTensor) else one for one in args), **kwargs)
 
 
+def _whole_of(leaf: Any) -> Any:
+    return read(leaf) if isinstance(leaf, DTensor) else leaf
+
+
 def _placed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A write to some places of a tensor: into the whole one, of which each rank keeps its part."""
-    changed, rest = args[0], tree_map_only(DTensor, read, (args[1:], kwargs))
+    changed, rest = args[0], map_leaves(_whole_of, (args[1:], kwargs))
     if not isinstance(changed, DTensor):
         return op(changed, *rest[0], **rest[1])
     made = op(read(changed).clone(), *rest[0], **rest[1])
@@ -177,8 +183,9 @@ def _placed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _loss(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A mean over all numbers, and the gradient of one."""
-    names = [one.name for one in op._schema.arguments]
-    given = {one.name: one.default_value for one in op._schema.arguments} | dict(zip(names, args, strict=False)) | kwargs
+    taken = schema_of(op).arguments
+    names = [one.name for one in taken]
+    given = {one.name: one.default_value for one in taken} | dict(zip(names, args, strict=False)) | kwargs
     if given["reduction"] != _MEAN:
         return _native(op, args, kwargs)
     given["reduction"] = _NONE
@@ -244,7 +251,7 @@ def _tail(native: Any, dispatcher: Any, op: Any, args: tuple[Any, ...], *facts: 
     """
     changed = args[0] if facts[-2] else None
     if isinstance(changed, DTensor):
-        if isinstance(changed._base, DTensor) and _memory(changed._base) != _memory(changed):
+        if isinstance(base_of(changed), DTensor) and _memory(base_of(changed)) != _memory(changed):
             raise PipelineError(
                 f"{op} changes a piece of a tensor that is divided among ranks, which is a copy here",
                 hint="change the tensor as a whole, with torch.where or a mask of its shape: p.grad.mul_(mask)",

@@ -27,6 +27,7 @@ from ..ground.errors import PipelineError
 from ..ground.exchanges import length_of, start_of
 from ..ground.grid import Grid
 from ..ground.shards import refuse_hook, shard_axis, tensor_axis
+from ..ground.torch_private import base_of
 from ..ground.tree import map_leaves, tensors
 from ..plan.calltree import CallTree
 from ..tracing.naming import first_names
@@ -238,7 +239,7 @@ def _nothing(*_args: Any) -> None:
 
 
 def _is_view(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and tensor._is_view()
+    return tensor.requires_grad and base_of(tensor) is not None
 
 
 def run_by_all(

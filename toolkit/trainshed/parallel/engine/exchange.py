@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..ground.shards import follow
+from ..ground.torch_private import parameters_in
 from .remote_parameters import IN_SHARDS, AbsentParameter
 
 Hand = Callable[[Mapping[int, str], Mapping[str, nn.Parameter]], None]
@@ -160,7 +161,7 @@ class Exchange(ABC):
     def _put_in(self, others: Mapping[int, nn.Parameter]) -> None:
         """Each parameter in the modules that has another one in its place, by `id`, becomes that."""
         for module in self._root.modules():
-            parameters = module._parameters
+            parameters = parameters_in(module)
             for key, parameter in parameters.items():
                 if id(parameter) in others:
                     parameters[key] = others[id(parameter)]

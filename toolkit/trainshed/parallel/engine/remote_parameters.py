@@ -73,7 +73,7 @@ class AbsentGradient(torch.Tensor):
     @classmethod
     def of(cls, parameter: Any) -> AbsentGradient:
         """The gradient of an absent parameter."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch.DisableTorchFunctionSubclass():
             meta = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
         return cls._like(meta, parameter.device, *parameter._home)
 
@@ -92,13 +92,13 @@ class AbsentGradient(torch.Tensor):
         if attribute == "device":
             return args[0]._shown
         if name in _FACTS or (attribute and attribute not in _TENSORS | {"data", "grad"}):
-            with torch._C.DisableTorchFunctionSubclass():
+            with torch.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if _in_place(name):
             return args[0] if _changes_itself(name, args, kwargs) else _refuse_gradient((args, kwargs))
         homes = {one._home for one in _absent((args, kwargs))}  # type: ignore[attr-defined]
         try:
-            with torch._C.DisableTorchFunctionSubclass():
+            with torch.DisableTorchFunctionSubclass():
                 result = func(*map_leaves(_shape_of, args), **map_leaves(_shape_of, kwargs))
         except (RuntimeError, NotImplementedError, TypeError):
             result = None
@@ -110,7 +110,7 @@ class AbsentGradient(torch.Tensor):
 
 
 def _shape_of(leaf: Any) -> Any:
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch.DisableTorchFunctionSubclass():
         return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") if isinstance(leaf, torch.Tensor) else leaf
 
 
@@ -148,7 +148,7 @@ class AbsentParameter(nn.Parameter):
             if any(isinstance(one, AbsentGradient) for one in tensors((args, kwargs))):
                 return AbsentGradient.__torch_function__(func, types, args, kwargs)
             _refuse((args, kwargs), name)
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
@@ -315,7 +315,7 @@ class Absent:
 
     def adopt(self, emptied: Sequence[tuple[nn.Parameter, tuple[int, ...]]]) -> None:
         """Takes parameters that are absent already, with the strides of their values."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch.DisableTorchFunctionSubclass():
             self._absent += [(one, one.data, stride) for one, stride in emptied]
 
     @staticmethod

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..ground.errors import PipelineError
+from ..ground.torch_private import buffers_in, children_in, saved_tensors_hooks_now, version_of
 from ..ground.tree import contents, holders, leaves, map_leaves, tensors
 from . import host_rng as dice
 from . import notes, rng
@@ -286,7 +287,7 @@ class Recorder:
         if not self._paths:
             return name
         around, path = self._paths[-1]
-        key = next((key for key, child in around._modules.items() if child is module), None)
+        key = next((key for key, child in children_in(around).items() if child is module), None)
         return name if key is None else f"{path}.{key}".lstrip(".")
 
     def _place(self, event: Event, unit: nn.Module | None) -> int:
@@ -302,9 +303,9 @@ class Recorder:
             parts: the modules that it is made of.
         """
         return [
-            (f"{self._modules.get(id(module), '?')}.{key}".lstrip("."), module._buffers, key, buffer, _version(buffer))
+            (f"{self._modules.get(id(module), '?')}.{key}".lstrip("."), buffers_in(module), key, buffer, _version(buffer))
             for _, module in parts
-            for key, buffer in module._buffers.items()
+            for key, buffer in buffers_in(module).items()
             if buffer is not None
         ]
 
@@ -405,7 +406,7 @@ class Recorder:
 
     def _note_region(self, event: Event) -> None:
         """Events under one activation checkpoint are re-run together and so belong to one stage."""
-        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _flag: None)(False)
+        top = saved_tensors_hooks_now(False)
         if top is None or event.replicated or top[0] is _forget:
             return
         self._region_keep.append(top)
@@ -624,13 +625,13 @@ def _forgotten(_nothing: None) -> torch.Tensor:
 
 def _version(tensor: torch.Tensor) -> int:
     try:
-        return tensor._version
+        return version_of(tensor)
     except RuntimeError:  # inference tensors do not count their versions
         return 0
 
 
 def _storage(tensor: torch.Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        return id(tensor.untyped_storage())
     except (RuntimeError, NotImplementedError):  # inside vmap there is no storage to speak of
         return id(tensor)

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ...ground.grid import Grid
 from ...ground.shards import tensor_axis
+from ...ground.torch_private import parameters_in
 from ...ground.tree import leaves, map_leaves, tensors
 from ..block_shards import BlockShards
 from ..shard_mesh import ShardMesh
@@ -43,7 +44,7 @@ class PartShards(BlockShards):
         attributes = {
             (id(module), name): dict(parameter.__dict__)
             for module in root.modules()
-            for name, parameter in module._parameters.items()
+            for name, parameter in parameters_in(module).items()
             if parameter is not None
         }
         self._where = where
@@ -69,16 +70,16 @@ class PartShards(BlockShards):
             places = [
                 (module, name, parameter)
                 for module in self._root.modules()
-                for name, parameter in module._parameters.items()
+                for name, parameter in parameters_in(module).items()
                 if parameter is not None
             ]
             try:
                 for module, name, parameter in places:
-                    module._parameters[name] = made[id(parameter)]
+                    parameters_in(module)[name] = made[id(parameter)]
                 yield
             finally:
                 for module, name, parameter in places:
-                    module._parameters[name] = parameter
+                    parameters_in(module)[name] = parameter
 
     def gathers(self, tensor: torch.Tensor) -> bool:
         """Returns whether a block's modules read a tensor in the place of a parameter that the tensor group has whole."""
