@@ -309,7 +309,7 @@ class ReplayStage(PipelineStage):
             return super().get_bwd_send_ops(bwd_chunk_id)
         given = [info.buffer for info in self.args_recv_info[bwd_chunk_id]]
         if self.grad_send_info is None:
-            to = self._create_grad_send_info(self.args_recv_info[0])
+            to = [place.source for place in self.args_recv_info[0]]
             self.grad_send_info = [stage if wanted else None for stage, wanted in zip(to, self._wanted, strict=True)]
         self.bwd_cache[bwd_chunk_id] = tuple(
             None if stage is None or one is None else torch.zeros_like(one) if gradient is None else gradient
@@ -324,11 +324,21 @@ class ReplayStage(PipelineStage):
 
         torch's own looks through all tensors for a log, and hides an error of the user's behind one of its own.
         """
-        given = args if self.is_first else self._retrieve_recv_activations(fwd_chunk_id)
+        given = args if self.is_first else self._received(fwd_chunk_id)
         self.module.take(fwd_chunk_id)
         output = self.module(*given)
         self.fwd_cache[fwd_chunk_id] = output if isinstance(output, tuple) else (output,), list(given)
         return output
+
+    def _received(self, number: int) -> list[torch.Tensor]:
+        """What the stage before has made of a microbatch; its gradients end here."""
+        trains = self.has_backward and torch.is_grad_enabled()
+        places = zip(self.args_recv_info[number], self._wanted, strict=True)
+        return [place.buffer.requires_grad_(trains and wanted) for place, wanted in places]
+
+    def _gradients(self, number: int) -> list[torch.Tensor | None]:
+        """What the stage after has sent back for a microbatch."""
+        return [place.buffer for place in self.grad_recv_info[number]]
 
     def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
         """Takes what the stage before has made, which is on this rank."""
@@ -384,7 +394,7 @@ class ReplayStage(PipelineStage):
         """Whether the step function has left a microbatch out, as the later stages tell by zeros alone: with infinite values
         the gradients of this stage would be not-a-number."""
         if self.module.cuts[way].trace.reads and not self.is_last:
-            given = self._retrieve_recv_grads(number)
+            given = self._gradients(number)
             if not any(gradient is not None and gradient.count_nonzero() for gradient in given):
                 self.module.skipped.add(number)
         return number in self.module.skipped
@@ -405,7 +415,7 @@ class ReplayStage(PipelineStage):
         if self.is_last:
             given = [torch.ones_like(loss)]
         else:
-            given = [g for tensor, g in zip(outputs, self._retrieve_recv_grads(number), strict=True) if tensor.requires_grad]
+            given = [g for tensor, g in zip(outputs, self._gradients(number), strict=True) if tensor.requires_grad]
         if split is None:  # no stage waits for this one: its whole backward can run later
             self.bwd_cache[number] = tuple(None for _ in inputs)
             self._later[number] = lambda: torch.autograd.backward(made, given)
