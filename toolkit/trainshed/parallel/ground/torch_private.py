@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from .errors import TorchLacks
 
@@ -112,3 +113,33 @@ saved_tensors_hooks_now: Callable[[bool], Any] = _there(
     "which events one activation checkpoint runs again",
 )
 autograd_engine: Any = _there(torch.autograd.Variable, "_execution_engine", "the moment at which DDP has exchanged all")
+
+# --- parameters in shards --------------------------------------------------------------------------------------------
+
+_ONE, _SEVERAL = "_fsdp_param_group", "_fsdp_param_groups"  # torch 2.13 has the second one as well
+NAMES.update(
+    dict.fromkeys((_ONE, _SEVERAL), "the shards of each parameter, and zeros for gradients that a rank has not made")
+)
+_RESHARD = "_to_sharded"
+NAMES[_RESHARD] = "shards in the place of what a forward that was given up has left whole"
+
+
+def shard_groups(unit: nn.Module) -> list[Any]:
+    """What FSDP keeps for the parameters of a unit."""
+    state: Any = fully_shard.state(unit)  # type: ignore[attr-defined]
+    return [one for one in getattr(state, _SEVERAL, None) or [getattr(state, _ONE)] if one is not None]
+
+
+def reshard(group: Any) -> None:
+    """Puts shards in the place of whole parameters, also in the midst of a forward."""
+    if not group.is_sharded:
+        getattr(group, _RESHARD)()
+
+
+# --- DistributedDataParallel -------------------------------------------------------------------------------------------
+
+communication_hooks: Callable[[Any], list[Any]] = attrgetter("_comm_hooks")
+NAMES["_comm_hooks"] = "whether the script, or something else, exchanges DDP's gradients"
+LEAVES_OUT, COMPILES = "_delay_all_reduce_params", "_use_python_reducer"
+NAMES[LEAVES_OUT] = "whether DDP was made with delay_all_reduce_named_params"
+NAMES[COMPILES] = "whether torch.compile exchanges DDP's gradients"
