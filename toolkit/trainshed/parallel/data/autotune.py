@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from trainshed.base.errors import one_line
 from trainshed.base.voice import tell
 
-from ..ground.torch_private import communication_hooks
-from .algorithms import Algorithms, store_of, timeout_of
+from ..ground.torch_private import communication_hooks, timeout_of
+from .algorithms import Algorithms, store_of
 from .bucket_plan import MIB, BucketPlan, Cost, Timeline, calibrated, what_next
 from .ddp_buckets import own_sizes, parameters_of
 from .drift import Steadiness

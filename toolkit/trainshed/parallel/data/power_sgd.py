@@ -21,8 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainshed.base.voice import tell
 
-from ..ground.torch_private import communication_hooks
-from .algorithms import timeout_of
+from ..ground.torch_private import communication_hooks, timeout_of
 from .reducing import told
 
 LEAST_RATE = 2  # a gradient is sent as it is where its factors are not smaller by more than that

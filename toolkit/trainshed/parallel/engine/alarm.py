@@ -11,9 +11,9 @@ import traceback
 from types import FunctionType, TracebackType
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_store
 
 from ..ground.errors import PipelineError
+from ..ground.exchanges import meeting_store
 from ..ground.grid import Grid
 
 # What gloo and NCCL say where a peer is gone.
@@ -53,7 +53,7 @@ class Alarm:
         self.reason = f"{type(error).__name__}: {error}"[:_LONGEST]
         if dist.is_initialized():
             if error is raised:  # not explained by the loss of another rank, which would be no reason to tell
-                _get_default_store().set(f"{self._prefix}/{self._grid.rank}", self.reason)
+                meeting_store().set(f"{self._prefix}/{self._grid.rank}", self.reason)
             self._grid.leave()
         waiting: list[BaseException | None] = [raised]
         seen: set[int] = set()
@@ -94,7 +94,7 @@ class Alarm:
 
     def _reason_of(self, rank: int) -> str:
         try:
-            store, key = _get_default_store(), f"{self._prefix}/{rank}"
+            store, key = meeting_store(), f"{self._prefix}/{rank}"
             return store.get(key).decode() if store.check([key]) else ""
         except (RuntimeError, ValueError):  # whoever has the store is gone
             return ""

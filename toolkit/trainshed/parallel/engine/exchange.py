@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from ..ground.shards import follow
-from ..ground.torch_private import parameters_in
+from ..ground.shards import follow, local
+from ..ground.torch_private import parameters_in, put_local
 from .remote_parameters import IN_SHARDS, AbsentParameter
 
 Hand = Callable[[Mapping[int, str], Mapping[str, nn.Parameter]], None]
@@ -145,14 +145,15 @@ class Exchange(ABC):
         value = math.nan if whole.is_floating_point() else 0
         element = torch.full((1,) * whole.dim(), value, dtype=whole.dtype, device=whole.device)
         if isinstance(whole, DTensor):  # a part, of which there is less yet
-            whole._local_tensor, whole.grad = element.expand(whole._local_tensor.shape), None
+            put_local(whole, element.expand(local(whole).shape))
+            whole.grad = None
         else:
             whole.data, whole.grad = element.expand(whole.shape), None
 
     @staticmethod
     def _revive(one: Exchanged, value: torch.Tensor) -> None:
         if isinstance(one.whole, DTensor):
-            one.whole._local_tensor = value
+            put_local(one.whole, value)
         else:
             one.whole.__class__ = one.kind
             one.whole.data = value

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from ..ground.errors import PipelineError
+from ..ground.torch_private import LOADS, SHALLOW
 from ..ground.tree import map_leaves, tensors
 
 # What a loop over all parameters may ask or set. Attributes are facts, too, but for those that are tensors.
@@ -25,7 +26,7 @@ _FACTS = frozenset(
         *("size", "dim", "ndimension", "stride", "numel", "nelement", "element_size", "storage_offset", "__len__"),
         *("is_floating_point", "is_complex", "is_contiguous", "is_signed", "is_inference", "is_same_size", "get_device"),
         *("requires_grad_", "__set__", "__delete__", "register_hook", "register_post_accumulate_grad_hook", "has_names"),
-        *("untyped_storage", "data_ptr", "__dir__", "_has_compatible_shallow_copy_type"),
+        *("untyped_storage", "data_ptr", "__dir__", SHALLOW),
     }
 )
 # New tensors of the same shape.
@@ -172,7 +173,7 @@ def _changes_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return False
     if args[0]._home[1] in _NOWHERE:  # type: ignore[union-attr]
         return False
-    if name == "copy_" and sys._getframe(2).f_code.co_name == "_load_from_state_dict":
+    if name == "copy_" and sys._getframe(2).f_code.co_name == LOADS:
         return False  # on one rank alone it would load a part
     homes = {one._home[1] for one in _absent((args[1:], kwargs))}  # type: ignore[attr-defined]
     return homes <= {args[0]._home[1]}  # type: ignore[union-attr]

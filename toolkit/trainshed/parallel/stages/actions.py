@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
 from ..ground.schedule_work import Work
+from ..ground.torch_private import by_our_loop
 from .stage import ReplayStage
 
 _Key = tuple[str, int, int]
@@ -31,6 +32,7 @@ KINDS = {
 }
 
 
+@by_our_loop
 class ActionRuntime(PipelineScheduleMulti):
     """An order of torch's schedules; forwards and their messages alone where there is no loss."""
 
@@ -48,11 +50,8 @@ class ActionRuntime(PipelineScheduleMulti):
         found = ((KINDS.get(one.computation_type.name), one) for one in mine if one.microbatch_index is not None)
         return [Work(kind, one.stage_index, one.microbatch_index) for kind, one in found if kind is not None]
 
-    def _step_microbatches(
-        self, arg_mbs: list[Any] | None = None, kwarg_mbs: list[Any] | None = None, *_others: Any, **_options: Any
-    ) -> None:
-        given = arg_mbs or [()] * self.microbatches
-        self._initialize_stages(given[0], kwarg_mbs[0] if kwarg_mbs else {})
+    def run_all(self, microbatches: list[Any]) -> None:
+        """Runs a step, with the arguments of each microbatch."""
         stages = self.here
         coming: dict[_Key, list[dist.Work]] = {}
         sent: list[dist.Work] = []
@@ -62,7 +61,7 @@ class ActionRuntime(PipelineScheduleMulti):
             if kind == "forward":
                 if not stage.is_first and index - 1 not in stages:
                     _wait(coming.pop(("receive forward", index, number)))
-                output = stage.forward_one_chunk(number, given[number])
+                output = stage.forward_one_chunk(number, microbatches[number])
                 if stage.is_last:
                     losses[number] = output
                 elif index + 1 in stages:

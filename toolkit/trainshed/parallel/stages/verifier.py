@@ -27,7 +27,7 @@ from ..engine.verify.unit_outputs import Watch
 from ..engine.verify.values import Values, WholeParameters, fetch_buffers, fetch_parameters
 from ..engine.verify.verify_budget import Extent, extent_of
 from ..ground.shards import whole
-from ..ground.torch_private import buffers_in
+from ..ground.torch_private import accumulated_hooks, buffers_in
 from ..tracing.subject import Backward
 from .in_parts import InParts, Library
 from .preparing import Preparation, Prepared
@@ -334,7 +334,7 @@ class Check:
         return {
             name: parameter
             for name, parameter in self._holding.parameters.items()
-            if parameter.requires_grad and not parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+            if parameter.requires_grad and not accumulated_hooks(parameter)
         }
 
     def _gradients(self) -> dict[str, Sketch]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..ground.torch_private import children_in
+from ..ground.torch_private import FORWARD_HOOKS, FORWARD_PRE_HOOKS, children_in
 from .captured_values import ATOMS, OF_EVERY_MODULE, Variables, behind, functions_of, is_own, of_a_library
 from .iteration import Iteration, is_iterator
 
@@ -184,7 +184,7 @@ def places(root: nn.Module, function: Function = None, gone: frozenset[Key] = fr
         for name in kinds[kind]:
             if name not in own and (key := first(of_module(where, name), (id(own), name))) is not None:
                 yield key, Place(own, name)
-        for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+        for hooks in (FORWARD_HOOKS, FORWARD_PRE_HOOKS):
             if own.get(hooks):
                 called += [(hook, None) for hook in own[hooks].values()]
     for one in behind(function)[1] if function is not None else ():

@@ -13,7 +13,17 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..ground.errors import PipelineError
-from ..ground.torch_private import buffers_in, children_in, saved_tensors_hooks_now, version_of
+from ..ground.torch_private import (
+    BACKWARD_HOOKS,
+    BUFFERS,
+    PARAMETERS,
+    backward_hooks_of_all,
+    buffers_in,
+    children_in,
+    has_hooks,
+    saved_tensors_hooks_now,
+    version_of,
+)
 from ..ground.tree import contents, holders, leaves, map_leaves, tensors
 from . import host_rng as dice
 from . import notes, rng
@@ -314,7 +324,7 @@ class Recorder:
         return {
             (name, kind, key): tensor
             for name, module in parts
-            for kind in ("_parameters", "_buffers")
+            for kind in (PARAMETERS, BUFFERS)
             for key, tensor in getattr(module, kind).items()
             if tensor is not None and not self._is_own(tensor) and self._tag(tensor) is not None
         }
@@ -575,13 +585,7 @@ def _sketch(made: list[torch.Tensor]) -> list[tuple[float, float]]:
 
 
 def _hooks_gradients(module: nn.Module) -> bool:
-    everywhere = nn.modules.module
-    return bool(
-        module._backward_hooks
-        or module._backward_pre_hooks
-        or everywhere._global_backward_hooks
-        or everywhere._global_backward_pre_hooks
-    )
+    return has_hooks(module, BACKWARD_HOOKS) or any(backward_hooks_of_all)
 
 
 def _packed(result: Any) -> list[torch.Tensor]:

@@ -23,7 +23,7 @@ from trainshed.base.errors import shorten
 
 from ...ground.errors import PipelineError
 from ...ground.exchanges import length_of, start_of, summed
-from ...ground.torch_private import assert_async, call_instead, parameters_in
+from ...ground.torch_private import FORWARD_HOOKS, FORWARD_PRE_HOOKS, assert_async, call_instead, has_hooks, parameters_in
 from ...tracing import rng
 from .kinds import Compute, Entrance, Kind
 
@@ -105,7 +105,8 @@ class Experts(Kind):
             return _UNKNOWN if self._called else ""
         if any(True for _ in self.module.buffers()):
             return "it has buffers"
-        if any(one._forward_hooks or one._forward_pre_hooks for one in self.module.modules() if one is not self.module):
+        inner = (one for one in self.module.modules() if one is not self.module)
+        if any(has_hooks(one, (FORWARD_HOOKS, FORWARD_PRE_HOOKS)) for one in inner):
             return "a hook looks into it"
         call, self._call = self._call, None
         modes = {one: one.training for one in self.module.modules()}

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from ...ground.errors import PipelineError
 from ...ground.shards import like, local
+from ...ground.torch_private import as_plain
 from ...ground.torch_version import TORCH
 from ...ground.tree import map_leaves
 
@@ -42,7 +43,7 @@ class PartParameter(DTensor):
             """As later versions of torch do it: computes with plain DTensors."""
 
             def plain(one: Any) -> Any:
-                return DTensor(one._local_tensor, one._spec, requires_grad=one.requires_grad) if type(one) is cls else one
+                return as_plain(one) if type(one) is cls else one
 
             return func(*map_leaves(plain, args), **map_leaves(plain, kwargs or {}))
 
