@@ -1,8 +1,7 @@
 """Gradient clipping and loss scaling over the whole model, of which a rank holds a part.
 
 Scripts and libraries import torch's functions by name before there is a pipeline: ours is put wherever a module has torch's.
-What else holds torch's clipping (a partial, a default of a function) has the whole norm, too: it asks for that by a name of its
-module.
+What else holds torch's clipping (a partial, a default of a function) has the whole norm, too, for which it asks by name.
 """
 
 from __future__ import annotations

@@ -103,8 +103,9 @@ def has_hooks(module: nn.Module, kinds: tuple[str, ...]) -> bool:
 
 def _on_tensors(register: str) -> Callable[[torch.Tensor], Any]:
     """What reads the hooks that a method of tensors puts on one; None where it never had any."""
-    tensor = torch.zeros((), requires_grad=True)
-    hooks = hooks_behind(getattr(tensor, register))
+    with torch.inference_mode(False):
+        tensor = torch.zeros((), device="cpu", requires_grad=True)
+        hooks = hooks_behind(getattr(tensor, register))
     return attrgetter(next(name for name in dir(tensor) if "hooks" in name and getattr(tensor, name) is hooks))
 
 
@@ -136,8 +137,6 @@ call_itself: Callable[[nn.Module], Callable[..., Any]] = _read(
 )
 ORIGINAL = "_orig_mod"  # torch.compile's name for what it was given
 NAMES[ORIGINAL] = "names of parameters in compiled models"
-WRAPPED = (ORIGINAL, "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-NAMES.update(dict.fromkeys(WRAPPED[1:], "names of parameters in models of torch's wrappings"))
 
 # --- modes and autograd ----------------------------------------------------------------------------------------------
 
@@ -159,10 +158,8 @@ autograd_engine: Any = _there(torch.autograd.Variable, "_execution_engine", "the
 
 # --- parameters in shards --------------------------------------------------------------------------------------------
 
-_ONE, _SEVERAL = "_fsdp_param_group", "_fsdp_param_groups"  # torch 2.13 has the second one as well
-NAMES.update(
-    dict.fromkeys((_ONE, _SEVERAL), "the shards of each parameter, and zeros for gradients that a rank has not made")
-)
+_GROUP = "_fsdp_param_group"
+NAMES[_GROUP] = "shards of parameters, and zeros for gradients that a rank has not made"
 _RESHARD = "_to_sharded"
 NAMES[_RESHARD] = "shards in the place of what a forward that was given up has left whole"
 
@@ -172,7 +169,8 @@ def shard_groups(unit: nn.Module) -> list[Any]:
     from torch.distributed.fsdp import fully_shard
 
     state: Any = fully_shard.state(unit)  # type: ignore[attr-defined]
-    return [one for one in getattr(state, _SEVERAL, None) or [getattr(state, _ONE)] if one is not None]
+    group = getattr(state, _GROUP)
+    return [] if group is None else [group]
 
 
 def reshard(group: Any) -> None:

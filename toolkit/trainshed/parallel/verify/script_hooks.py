@@ -15,7 +15,7 @@ from torch import nn
 from ..engine.verify.tensor_digest import Sketch, sketch
 from ..ground.errors import PipelineError
 from ..ground.shards import local, whole
-from ..ground.torch_private import ORIGINAL, WRAPPED
+from ..ground.torch_private import ORIGINAL
 from ..ground.tree import leaves, map_leaves, tensors
 from .evidence import Evidence, Pass, Sketches, Update
 from .global_batch import Batches, rows_in
@@ -277,8 +277,8 @@ def _wraps(module: nn.Module) -> bool:
 
 
 def plain_name(name: str) -> str:
-    """Without the names of wrappings."""
-    return ".".join(part for part in name.split(".") if part not in WRAPPED)
+    """Without the names of what torch wraps modules in."""
+    return ".".join(part for part in name.split(".") if part != ORIGINAL and not part.endswith("_wrapped_module"))
 
 
 def _states() -> list[bytes]:

@@ -114,7 +114,7 @@ class Pairs(Attempt):
         self._closes = {
             name
             for name in self._opens
-            if all(owners[id(one)] == 1 for one in kinds[name].module._parameters.values() if one is not None)
+            if all(owners[id(one)] == 1 for one in parameters_in(kinds[name].module).values() if one is not None)
         }
         self._plain: set[str] = set()
 
