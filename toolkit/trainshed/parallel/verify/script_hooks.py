@@ -6,6 +6,7 @@ Whatever a script calls to be parallel, it calls modules, `backward` and an opti
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -278,7 +279,9 @@ def _wraps(module: nn.Module) -> bool:
 
 def plain_name(name: str) -> str:
     """Without the names of what torch wraps modules in."""
-    return ".".join(part for part in name.split(".") if part != ORIGINAL and not part.endswith("_wrapped_module"))
+    return ".".join(
+        part for part in name.split(".") if part != ORIGINAL and not re.fullmatch("_[a-z]+_wrapped_module", part)
+    )
 
 
 def _states() -> list[bytes]:
