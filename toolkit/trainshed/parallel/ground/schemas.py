@@ -11,5 +11,5 @@ from torch.fx.operator_schemas import get_signature_for_torch_op
 @cache
 def schema_of(operation: Any) -> Any:
     """The schema of an overload (`torch.ops.aten.add.Tensor`)."""
-    _, (schema,) = get_signature_for_torch_op(operation, return_schemas=True)
-    return schema
+    found: Any = get_signature_for_torch_op(operation, return_schemas=True)
+    return found[1][0]

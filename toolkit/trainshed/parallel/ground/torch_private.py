@@ -8,7 +8,7 @@ have no names here: torch's own handles tell where they are kept.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from operator import attrgetter
@@ -120,13 +120,13 @@ backward_hooks_of_all: tuple[Mapping[int, Any], ...] = (
 # --- modules ---------------------------------------------------------------------------------------------------------
 
 PARAMETERS, BUFFERS, CHILDREN = "_parameters", "_buffers", "_modules"
-parameters_in: Callable[[nn.Module], MutableMapping[str, Any]] = _read(
+parameters_in: Callable[[nn.Module], dict[str, Any]] = _read(
     _module, PARAMETERS, "other tensors in the place of a module's parameters"
 )
-buffers_in: Callable[[nn.Module], MutableMapping[str, Any]] = _read(
+buffers_in: Callable[[nn.Module], dict[str, Any]] = _read(
     _module, BUFFERS, "other tensors in the place of a module's buffers, and those that have no value yet"
 )
-children_in: Callable[[nn.Module], Mapping[str, nn.Module]] = _read(
+children_in: Callable[[nn.Module], dict[str, nn.Module]] = _read(
     _module, CHILDREN, "under which names a module has its children, also one twice"
 )
 CALL = "_compiled_call_impl"  # in a module's dictionary: what nn.Module.__call__ calls in its place
