@@ -235,7 +235,8 @@ def _tail(native: Any, runs: Any, op: Any, args: tuple[Any, ...], *facts: Any) -
     """
     changed = args[0] if facts[-2] else None
     if isinstance(changed, DTensor):
-        if isinstance(base_of(changed), DTensor) and _memory(base_of(changed)) != _memory(changed):
+        whole_one = base_of(changed)
+        if isinstance(whole_one, DTensor) and _memory(whole_one) != _memory(changed):
             raise PipelineError(
                 f"{op} changes a piece of a tensor that is divided among ranks, which is a copy here",
                 hint="change the tensor as a whole, with torch.where or a mask of its shape: p.grad.mul_(mask)",

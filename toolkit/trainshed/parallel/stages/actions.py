@@ -142,11 +142,8 @@ def _is_ready(work: Work, done: set[Work], stages: int) -> bool:
     if work.kind == "weight" or work.stage == (0 if work.kind == "forward" else stages - 1):
         return True
     if work.kind == "forward":
-        needed = (Work("receive forward", work.stage, work.microbatch), work._replace(stage=work.stage - 1))
-        return not done.isdisjoint(needed)
-    after = work.stage + 1
-    needed = (Work("receive backward", work.stage, work.microbatch), *(Work(k, after, work.microbatch) for k in _BACKWARDS))
+        made, before, kinds = "receive forward", work.stage - 1, ["forward"]
+    else:
+        made, before, kinds = "receive backward", work.stage + 1, ["backward", "whole"]
+    needed = [Work(made, work.stage, work.microbatch), *(Work(kind, before, work.microbatch) for kind in kinds)]
     return not done.isdisjoint(needed)
-
-
-_BACKWARDS = ("backward", "whole")

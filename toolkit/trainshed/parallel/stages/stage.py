@@ -333,10 +333,10 @@ class ReplayStage(PipelineStage):
     def _received(self, number: int) -> list[torch.Tensor]:
         """What the stage before has made of a microbatch; its gradients end here."""
         trains = self.has_backward and torch.is_grad_enabled()
-        places = zip(self.args_recv_info[number], self._wanted, strict=True)
-        return [place.buffer.requires_grad_(trains and wanted) for place, wanted in places]
+        buffers: list[Any] = [place.buffer for place in self.args_recv_info[number]]
+        return [one.requires_grad_(trains and wanted) for one, wanted in zip(buffers, self._wanted, strict=True)]
 
-    def _gradients(self, number: int) -> list[torch.Tensor | None]:
+    def _gradients(self, number: int) -> list[Any]:
         """What the stage after has sent back for a microbatch."""
         return [place.buffer for place in self.grad_recv_info[number]]
 
