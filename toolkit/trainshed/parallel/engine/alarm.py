@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import traceback
-from types import FunctionType, TracebackType
 
 import torch.distributed as dist
 
@@ -61,7 +60,6 @@ class Alarm:
             one = waiting.pop()
             if one is not None and id(one) not in seen:
                 seen.add(id(one))
-                _empty_closures(one.__traceback__)
                 traceback.clear_frames(one.__traceback__)
                 waiting += [one.__cause__, one.__context__]
         gc.collect()
@@ -104,14 +102,3 @@ def waited_in_vain(error: Exception) -> bool:
     """Returns whether gloo or NCCL say that another rank did not come."""
     lost = any(word in str(error) for word in _LOST)
     return isinstance(error, RuntimeError) and not isinstance(error, PipelineError) and lost
-
-
-def _empty_closures(trace: TracebackType | None) -> None:
-    """Lets go of what torch's schedules keep in closures (messages under way, themselves): a frame that is cleared still has
-    its function, and the function its closure."""
-    for frame, _ in traceback.walk_tb(trace):
-        for function in gc.get_referents(frame):
-            if isinstance(function, FunctionType) and function.__module__.startswith("torch.distributed.pipelining"):
-                for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-                    if name != "__class__":  # super() in a method: it is there for all calls to come
-                        cell.cell_contents = None

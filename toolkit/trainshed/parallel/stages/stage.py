@@ -382,7 +382,7 @@ class ReplayStage(PipelineStage):
         try:
             with self.module.turning_back(bwd_chunk_id, self):
                 if full_backward or not self._backward_inputs(bwd_chunk_id, loss):
-                    super().backward_one_chunk(bwd_chunk_id, loss=loss, last_backward=last_backward)
+                    self._backward(bwd_chunk_id, loss)
         except Exception as error:
             step.failure = step.failure or _root(error)
             raise
@@ -398,6 +398,24 @@ class ReplayStage(PipelineStage):
             if not any(gradient is not None and gradient.count_nonzero() for gradient in given):
                 self.module.skipped.add(number)
         return number in self.module.skipped
+
+    def _backward(self, number: int, loss: Any) -> None:
+        """The whole backward of a microbatch.
+
+        torch's own keeps what it was given in closures, and so do the frames of an error: the graph, and in it connections.
+        """
+        outputs, inputs = self.fwd_cache.pop(number)
+        if self.is_last:
+            torch.autograd.backward(loss)
+        else:
+            both = zip(outputs, self._gradients(number), strict=True)
+            made, given = zip(*((tensor, gradient) for tensor, gradient in both if tensor.requires_grad), strict=True)
+            torch.autograd.backward(made, given)
+        found = []
+        for tensor in inputs:
+            found.append(tensor.grad)
+            tensor.grad = None
+        self.bwd_cache[number] = tuple(found)
 
     def _backward_inputs(self, number: int, loss: Any) -> bool:
         """The first part of a microbatch's backward; False if it has to run as a whole."""
