@@ -22,7 +22,7 @@ from .engine.checking import meet
 from .engine.object_collectives import CLIP, SCALE
 from .engine.remote_parameters import AbsentParameter
 from .ground.shards import local, norms, whole
-from .ground.torch_private import UNSCALE
+from .ground.torch_private import UNSCALE, its
 from .local_parts import refuse_local
 from .masters import refuse_plain
 from .mixing import refuse_mixing
@@ -170,7 +170,7 @@ def _total_norm(
 
 _native_clip: Callable[..., torch.Tensor] = nn.utils.clip_grad_norm_
 _native_norm: Callable[..., torch.Tensor] = nn.utils.get_total_norm
-_native_unscale = getattr(torch.amp.GradScaler, UNSCALE)
+_native_unscale = its(torch.amp.GradScaler, UNSCALE)
 
 
 def install() -> None:

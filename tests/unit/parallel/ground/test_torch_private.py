@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from types import new_class
 from typing import Any
 
 import pytest
@@ -122,6 +123,15 @@ def test_a_name_that_is_missing_is_told_when_it_is_used(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch_private, "NAMES", {})
     monkeypatch.setattr(torch_private, "ABSENT", [])
     missing: Any = torch_private._read(object, "_not_there", "telling what is missing")
-    with pytest.raises(RuntimeError, match=r"torch \d.* has no _not_there, .* telling what is missing .*2\.9") as told:
-        missing(3)
-    assert isinstance(told.value, PipelineError) and torch_private.ABSENT == ["_not_there"]
+    asks = (
+        lambda: missing(3),
+        lambda: missing.something,
+        lambda: type("Derived", (), {}) if missing else None,
+        lambda: new_class("Derived", (missing,)),
+        lambda: torch_private.its(object(), "_not_there"),
+    )
+    for ask in asks:
+        with pytest.raises(RuntimeError, match=r"torch \d.* has no _not_there, .* telling what is missing .*2\.9") as told:
+            ask()
+        assert isinstance(told.value, PipelineError)
+    assert torch_private.ABSENT == ["_not_there"]

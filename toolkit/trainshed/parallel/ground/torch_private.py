@@ -26,28 +26,44 @@ NAMES: dict[str, str] = {}  # name -> what it is for
 ABSENT: list[str] = []  # those that this torch does not have
 
 
-def _lacks(name: str, use: str) -> Callable[..., NoReturn]:
-    ABSENT.append(name)
+class _Lacking:
+    """Stands for what this torch does not have: whoever calls it, asks for what it has, or derives from it is told."""
 
-    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
+    def __init__(self, name: str) -> None:
+        vars(self)["name"] = name
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise TorchLacks(
-            f"torch {torch.__version__} has no {name}, which is needed for {use}",
+            f"torch {torch.__version__} has no {self.name}, which is needed for {NAMES[self.name]}",
             hint="trainshed is tested with torch 2.13, and serves 2.9 and later (2.12 for models in stages)",
         )
 
-    return refuse
+    def __getattr__(self, _name: str) -> NoReturn:
+        self()
+
+    __mro_entries__ = __bool__ = __call__
+
+
+def _lacks(name: str) -> Any:
+    ABSENT.append(name)
+    return _Lacking(name)
 
 
 def _there(home: Any, name: str, use: str) -> Any:
     """What torch has under a name."""
     NAMES[name] = use
-    return getattr(home, name) if hasattr(home, name) else _lacks(name, use)
+    return getattr(home, name) if hasattr(home, name) else _lacks(name)
 
 
 def _read(home: Any, name: str, use: str) -> Any:
     """What reads an attribute of objects like `home`, or of those of that class."""
     NAMES[name] = use
-    return attrgetter(name) if hasattr(home, name) else _lacks(name, use)
+    return attrgetter(name) if hasattr(home, name) else _lacks(name)
+
+
+def its(holder: Any, name: str) -> Any:
+    """What an object, or a class, of torch has under one of the names of this file."""
+    return getattr(holder, name) if hasattr(holder, name) else _Lacking(name)()
 
 
 _module = nn.Module()
@@ -169,20 +185,28 @@ def shard_groups(unit: nn.Module) -> list[Any]:
     from torch.distributed.fsdp import fully_shard
 
     state: Any = fully_shard.state(unit)  # type: ignore[attr-defined]
-    group = getattr(state, _GROUP)
+    group = its(state, _GROUP)
     return [] if group is None else [group]
 
 
 def reshard(group: Any) -> None:
     """Puts shards in the place of whole parameters, also in the midst of a forward."""
     if not group.is_sharded:
-        getattr(group, _RESHARD)()
+        its(group, _RESHARD)()
 
 
 # --- DistributedDataParallel -------------------------------------------------------------------------------------------
 
-communication_hooks: Callable[[Any], list[Any]] = attrgetter("_comm_hooks")
-NAMES["_comm_hooks"] = "whether the script, or something else, exchanges DDP's gradients"
+_HOOKS = "_comm_hooks"
+NAMES[_HOOKS] = "whether the script, or something else, exchanges DDP's gradients"
+
+
+def communication_hooks(model: Any) -> list[Any]:
+    """Those that DDP was given."""
+    found: list[Any] = its(model, _HOOKS)
+    return found
+
+
 LEAVES_OUT, COMPILES = "_delay_all_reduce_params", "_use_python_reducer"
 NAMES[LEAVES_OUT] = "whether DDP was made with delay_all_reduce_named_params"
 NAMES[COMPILES] = "whether torch.compile exchanges DDP's gradients"
@@ -210,7 +234,7 @@ def timeout_of(group: Any) -> timedelta:
 
 def gather_into(group: dist.ProcessGroupGloo, whole: torch.Tensor, share: torch.Tensor) -> None:
     """Puts the ranks' shares together; all ranks then have the same."""
-    getattr(group, _GATHER)(whole, share).wait()
+    its(group, _GATHER)(whole, share).wait()
 
 
 # --- DTensor -----------------------------------------------------------------------------------------------------------
@@ -234,23 +258,23 @@ def put_local(tensor: Any, part: torch.Tensor) -> None:
 
 def become(tensor: Any, other: Any) -> None:
     """Gives a DTensor what another one is."""
-    setattr(tensor, _LOCAL, getattr(other, _LOCAL))
-    setattr(tensor, _SPEC, getattr(other, _SPEC))
+    setattr(tensor, _LOCAL, its(other, _LOCAL))
+    setattr(tensor, _SPEC, its(other, _SPEC))
 
 
 def as_plain(tensor: Any) -> DTensor:
     """A DTensor of a derived class as one of torch's."""
-    return DTensor(getattr(tensor, _LOCAL), getattr(tensor, _SPEC), requires_grad=tensor.requires_grad)
+    return DTensor(its(tensor, _LOCAL), its(tensor, _SPEC), requires_grad=tensor.requires_grad)
 
 
 def dispatcher() -> Any:
     """What runs each operation of DTensors."""
-    return getattr(DTensor, _DISPATCHER)
+    return its(DTensor, _DISPATCHER)
 
 
 def operation_handlers() -> dict[Any, Any]:
     """By operation: what runs it in the place of torch's own."""
-    handlers: dict[Any, Any] = getattr(dispatcher(), _HANDLERS)
+    handlers: dict[Any, Any] = its(dispatcher(), _HANDLERS)
     return handlers
 
 
@@ -258,7 +282,7 @@ def operation_handlers() -> dict[Any, Any]:
 def plain_on_all_ranks() -> Iterator[None]:
     """Within this context a plain tensor beside a divided one is one that all ranks have alike."""
     place = dispatcher()
-    before = getattr(place, _PLAIN)
+    before = its(place, _PLAIN)
     setattr(place, _PLAIN, True)
     try:
         yield
@@ -277,7 +301,7 @@ def by_our_loop(schedule: type[T]) -> type[T]:
 
     def step(self: Any, arg_mbs: Any = None, kwarg_mbs: Any = None, *_others: Any, **_options: Any) -> None:
         given = arg_mbs or [()] * self.microbatches
-        getattr(self, _BEGIN)(given[0], kwarg_mbs[0] if kwarg_mbs else {})
+        its(self, _BEGIN)(given[0], kwarg_mbs[0] if kwarg_mbs else {})
         self.run_all(given)
 
     setattr(schedule, _STEP, step)
