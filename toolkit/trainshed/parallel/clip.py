@@ -1,12 +1,15 @@
 """Gradient clipping and loss scaling over the whole model, of which a rank holds a part.
 
-Scripts and libraries import torch's functions by name before there is a pipeline, so it is what those functions and torch's
-scaler run inside that becomes ours.
+Scripts and libraries import torch's functions by name before there is a pipeline: ours is put wherever a module has torch's.
+What else holds torch's clipping (a partial, a default of a function) has the whole norm, too, for which it asks by name.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ from .engine.checking import meet
 from .engine.object_collectives import CLIP, SCALE
 from .engine.remote_parameters import AbsentParameter
 from .ground.shards import local, norms, whole
+from .ground.torch_private import UNSCALE, its
 from .local_parts import refuse_local
 from .masters import refuse_plain
 from .mixing import refuse_mixing
@@ -125,7 +129,7 @@ def _norm_of_parts(gradients: Sequence[torch.Tensor], norm_type: float, error_if
 
 def _memory(tensor: torch.Tensor) -> int:
     """The same for tensors in the same memory, of which a part may have no elements and no memory of its own."""
-    return int(local(tensor).untyped_storage()._cdata)
+    return id(local(tensor).untyped_storage())
 
 
 def _divided() -> bool:
@@ -164,29 +168,47 @@ def _total_norm(
     return total
 
 
-def _inside(wrapper: Any) -> Any:
-    """The cell of torch's `_no_grad` wrapper that holds the function itself."""
-    names = wrapper.__code__.co_freevars
-    return wrapper.__closure__[names.index("func")]
-
-
-_clip, _norm = nn.utils.clip_grad.clip_grad_norm_, nn.utils.clip_grad._get_total_norm
-_native_clip: Callable[..., torch.Tensor] = _inside(_clip).cell_contents
-_native_norm: Callable[..., torch.Tensor] = _inside(_norm).cell_contents
-_native_unscale = torch.amp.GradScaler._unscale_grads_
-_native_check = torch.amp.GradScaler._check_scale_growth_tracker
+_native_clip: Callable[..., torch.Tensor] = nn.utils.clip_grad_norm_
+_native_norm: Callable[..., torch.Tensor] = nn.utils.get_total_norm
+_native_unscale = its(torch.amp.GradScaler, UNSCALE)
 
 
 def install() -> None:
     """Makes torch's clipping and loss scaling ours, under whatever name a script knows them. Without a pipeline they do
     what they always did."""
-    _inside(_clip).cell_contents = clip_grad_norm_
-    _inside(_norm).cell_contents = get_total_norm
+    _put_in_place_of(_native_clip, clip_grad_norm_)
+    _put_in_place_of(_native_norm, get_total_norm)
     install_reads()
     if "following" not in vars(install):
         vars(install)["following"] = register_optimizer_step_pre_hook(_follow)
-    scaler: Any = torch.amp.GradScaler
-    scaler._unscale_grads_, scaler._check_scale_growth_tracker = _unscale_grads, _check_scale
+        for name in ("unscale_", "step", "update"):
+            setattr(torch.amp.GradScaler, name, _scaled_first(getattr(torch.amp.GradScaler, name)))
+    setattr(torch.amp.GradScaler, UNSCALE, _unscale_grads)
+
+
+def _put_in_place_of(native: Callable[..., torch.Tensor], ours: Callable[..., torch.Tensor]) -> None:
+    """In all modules but this one, under whatever names."""
+
+    @wraps(native)
+    def put(*args: Any, **kwargs: Any) -> torch.Tensor:
+        with torch.no_grad():
+            return ours(*args, **kwargs)
+
+    for module in [one for one in sys.modules.values() if isinstance(one, ModuleType) and one.__name__ != __name__]:
+        for name in [name for name, value in vars(module).items() if value is native]:
+            setattr(module, name, put)
+
+
+def _scaled_first(native: Callable[..., Any]) -> Callable[..., Any]:
+    """Only the rank of the last stage has scaled a loss; the others begin with the same scale here."""
+
+    @wraps(native)
+    def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        if scaler.is_enabled() and session.grid is not None:
+            scaler.scale(torch.zeros((), device=session.grid.device))
+        return native(scaler, *args, **kwargs)
+
+    return call
 
 
 def _follow(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -218,7 +240,7 @@ def _compare(optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
     if optimizer not in session.watched:  # before the script's own, which may change what was made
         session.watched.add(optimizer)
         handle = optimizer.register_step_post_hook(_compare_made)
-        hooks: Any = optimizer._optimizer_step_post_hooks
+        hooks: Any = handle.hooks_dict_ref()
         hooks.move_to_end(handle.id, last=False)
 
 
@@ -280,18 +302,11 @@ def _unscale_shards(optimizer: Any, inv_scale: torch.Tensor) -> torch.Tensor:
     return torch.stack(flags).max()
 
 
-def _check_scale(scaler: Any, name: str) -> Any:
-    """Only the rank of the last stage has scaled a loss; the others begin with the same scale here."""
-    if scaler._enabled and scaler._scale is None and session.grid is not None:
-        scaler._lazy_init_scale_growth_tracker(session.grid.device)
-    return _native_check(scaler, name)
-
-
 class GradScaler(torch.amp.GradScaler):
     """torch's loss scaler on the device of this rank."""
 
     def __init__(self, device: str | None = None, **options: Any) -> None:
         install()
         super().__init__(device or grid().device.type, **options)
-        if self._enabled:
-            self._lazy_init_scale_growth_tracker(grid().device)
+        if self.is_enabled():
+            self.scale(torch.zeros((), device=grid().device))

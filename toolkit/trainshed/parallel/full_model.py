@@ -24,6 +24,7 @@ from .engine.verify.traces import Traces
 from .engine.verify.values import WholeParameters, fetch_buffers, fetch_parameters
 from .engine.verify.verify_budget import has_room_for_all
 from .ground.errors import PipelineError
+from .ground.torch_private import buffers_in
 from .ground.tree import map_leaves
 from .tracing import host_rng as dice
 from .tracing import rng
@@ -87,7 +88,7 @@ def _take(root: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
             there[name].copy_(value)
         else:
             module, _, key = name.rpartition(".")
-            root.get_submodule(module)._buffers[key] = value
+            buffers_in(root.get_submodule(module))[key] = value
 
 
 def _plain(leaf: Any) -> Any:

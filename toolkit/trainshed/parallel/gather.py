@@ -92,7 +92,7 @@ def load_model(holding: Holding, state: State, strict: bool) -> Any:
             if id(value) in held and key in state:
                 value.copy_(like(state[key], value))
     _keep_exact(holding, state)
-    return nn.modules.module._IncompatibleKeys(missing, unexpected)
+    return type(nn.Module().load_state_dict({}))(missing, unexpected)
 
 
 def _keep_exact(holding: Holding, state: State) -> None:

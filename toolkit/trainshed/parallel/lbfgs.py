@@ -8,14 +8,14 @@ comes to the same line, and moves its own part along it. A rank then keeps vecto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from .engine.holding import Holding
-from .ground.errors import PipelineError
+from .ground.errors import PipelineError, TorchLacks
 
 
 def refuse_state(optimizer: torch.optim.Optimizer, holding: Holding) -> None:
@@ -52,8 +52,16 @@ def step(optimizer: torch.optim.LBFGS, closure: Callable[[], Any], holding: Hold
             "LBFGS has parameters that are complex or not the model's, and can only move the model's own real ones",
             hint="put them into the module that is wrapped, or give them to another optimizer",
         )
-    with _divided(optimizer, parameters, holding):
-        return optimizer.step(lambda: _mean(closure(), holding))
+    if not any(value is parameters for value in vars(optimizer).values()):
+        raise TorchLacks(f"LBFGS of torch {torch.__version__} keeps its parameters in another way than this version knows")
+    line = _Line(parameters, closure, holding)
+    hook = optimizer.register_step_post_hook(lambda *_: line.end())
+    hook.hooks_dict_ref().move_to_end(hook.id, last=False)  # type: ignore[union-attr]  # before those of the script
+    try:
+        return optimizer.step(line.evaluate)
+    finally:
+        hook.remove()
+        line.end()
 
 
 def _mean(loss: Any, holding: Holding) -> Any:
@@ -65,52 +73,62 @@ def _mean(loss: Any, holding: Holding) -> Any:
     return total / len(grid.replica_ranks)
 
 
-@contextmanager
-def _divided(optimizer: Any, parameters: list[torch.nn.Parameter], holding: Holding) -> Iterator[None]:
-    """Within the block the optimizer reads gradients of all ranks, and writes the parameters of this one."""
-    grid = holding.grid
+class _Line:
+    """The line that the optimizer moves along: one tensor in the place of its parameters, while no closure runs.
 
-    def gather() -> torch.Tensor:
-        held = holding.parameters
-        owned = {id(held[name]) for name in holding.owned_names()}
+    It has the values of the parameters that are here, what the optimizer adds to those of others, and the whole gradient.
+
+    Args:
+        parameters: the optimizer's own list of them.
+    """
+
+    def __init__(self, parameters: list[torch.Tensor], closure: Callable[[], Any], holding: Holding) -> None:
+        self._list, self._every = parameters, list(parameters)
+        self._closure, self._holding = closure, holding
+        self._point: nn.Parameter | None = None
+
+    def evaluate(self) -> Any:
+        """The script's closure, at the point where the optimizer is; the model may be partitioned in the first run."""
+        self.end()
+        loss = _mean(self._closure(), self._holding)
+        gradient = self._gradient()
+        with torch.no_grad():
+            if self._point is None:
+                self._point = nn.Parameter(torch.zeros_like(gradient))
+                for piece, parameter in self._pieces(self._point):
+                    piece.copy_(parameter)
+        self._point.grad = gradient
+        self._list[:] = [self._point]
+        return loss
+
+    def end(self) -> None:
+        """The optimizer has its parameters again, and those that are here the values of the point."""
+        self._list[:] = self._every
+        if self._point is not None:
+            with torch.no_grad():
+                for piece, parameter in self._pieces(self._point):
+                    parameter.copy_(piece)
+
+    def _gradient(self) -> torch.Tensor:
+        """That of all ranks."""
+        grid, held = self._holding.grid, self._holding.parameters
+        owned = {id(held[name]) for name in self._holding.owned_names()}
         views = [
             parameter.grad.to_dense().reshape(-1).to(parameter.dtype)
             if id(parameter) in owned and parameter.grad is not None
             else torch.zeros(parameter.numel(), dtype=parameter.dtype, device=grid.device)
-            for parameter in parameters
+            for parameter in self._every
         ]
         whole = torch.cat(views)
         if len(grid.pipeline_ranks) > 1:
             dist.all_reduce(whole, group=grid.pipeline_group)
         return whole
 
-    def local() -> list[tuple[int, torch.nn.Parameter]]:
-        held = {id(parameter) for parameter in holding.parameters.values()}
-        found, offset = [], 0
-        for parameter in parameters:
+    def _pieces(self, point: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The places of a vector that belong to the parameters that are here, and these."""
+        held = {id(parameter) for parameter in self._holding.parameters.values()}
+        offset = 0
+        for parameter in self._every:
             if id(parameter) in held:
-                found.append((offset, parameter))
+                yield point[offset : offset + parameter.numel()].view_as(parameter), parameter
             offset += parameter.numel()
-        return found
-
-    def add(length: float, direction: torch.Tensor) -> None:
-        for offset, parameter in local():
-            part = direction[offset : offset + parameter.numel()].view_as(parameter)
-            parameter.add_(part.to(parameter.dtype), alpha=length)
-
-    def put(values: list[torch.Tensor]) -> None:
-        for (_, parameter), value in zip(local(), values, strict=True):
-            parameter.copy_(value)
-
-    ours: dict[str, Callable[..., Any]] = {
-        "_gather_flat_grad": gather,
-        "_add_grad": add,
-        "_clone_param": lambda: [parameter.clone() for _, parameter in local()],
-        "_set_param": put,
-    }
-    vars(optimizer).update(ours)
-    try:
-        yield
-    finally:
-        for name in ours:
-            del vars(optimizer)[name]

@@ -10,18 +10,19 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map_only
 
 from .engine.remote_parameters import AbsentParameter
 from .ground.errors import PipelineError
 from .ground.shards import local
+from .ground.torch_private import hooks_behind
+from .ground.tree import map_leaves
 from .session import session
 
 # Places of a stand-in along an axis, and how large a gradient is that others must not feel.
@@ -41,7 +42,7 @@ def refuse_mixing(optimizer: torch.optim.Optimizer) -> bool:
         PipelineError: it updates a parameter by others.
     """
     known = type(optimizer).__module__.startswith("torch.optim.") or getattr(optimizer, ASKS_ALL_RANKS, False)
-    if known and not optimizer._optimizer_step_pre_hooks:
+    if known and not hooks_behind(optimizer.register_step_pre_hook):
         return True
     pieces = [[_piece(one) for one in _here(group)] for group in optimizer.param_groups]
     if sum(map(len, pieces)) < 2:
@@ -112,7 +113,7 @@ def stepping(
     """
 
     def step() -> None:
-        for hook in list(optimizer._optimizer_step_pre_hooks.values()):
+        for hook in list(hooks_behind(optimizer.register_step_pre_hook).values()):
             hook(optimizer, (), {})
         inspect.unwrap(type(optimizer).step)(optimizer)
 
@@ -166,7 +167,13 @@ def _standing_in(optimizer: torch.optim.Optimizer, copies: list[list[nn.Paramete
 
 def _apart(value: Any) -> Any:
     """The same with tensors of its own, which a step may change in place; parameters have no gradient then."""
-    return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, nn.Parameter) else one.detach().clone(), value)
+
+    def apart(one: Any) -> Any:
+        if isinstance(one, deque):
+            return type(one)(map(_apart, one), one.maxlen)
+        return one.detach().clone() if isinstance(one, torch.Tensor) and not isinstance(one, nn.Parameter) else one
+
+    return map_leaves(apart, value)
 
 
 def inner(optimizer: torch.optim.Optimizer, path: str = "") -> list[tuple[str, torch.optim.Optimizer]]:

@@ -17,12 +17,12 @@ from .gather import gather_optimizer, load_optimizer, local_optimizer
 from .ground.errors import PipelineError
 from .ground.grid import Grid
 from .ground.shards import follow, local
+from .ground.torch_private import plain_on_all_ranks
 from .masters import has_others, updated
-from .reads import as_on_all_ranks
 from .session import session
 
 # In torch's errors about what its DTensor cannot do.
-_ABOUT_PARTS = ("Sharding propagation failed", "sharding strategy", "_StridedShard", "mixed torch.Tensor and DTensor")
+_ABOUT_PARTS = ("Sharding propagation failed", "sharding strategy", "StridedShard", "mixed torch.Tensor and DTensor")
 
 
 class PipelineOptimizer(torch.optim.Optimizer):
@@ -158,7 +158,7 @@ class PipelineOptimizer(torch.optim.Optimizer):
         session.updating = True
         try:
             masters = updated(self.optimizer, session.holding) if others else nullcontext()
-            with masters, as_on_all_ranks(), _in_words(self.optimizer):
+            with masters, plain_on_all_ranks(), _in_words(self.optimizer):
                 return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         finally:
             session.updating = False
@@ -234,7 +234,8 @@ class PipelineOptimizer(torch.optim.Optimizer):
         if state and now and self.scaler is not None:
             moved = {key: value for key, value in state.items() if key == "scale" or key.startswith("_")}
             # torch lets a scale grow at this very number of steps, which another interval may have passed.
-            moved["_growth_tracker"] = min(moved["_growth_tracker"], now["growth_interval"] - 1)
+            for key in moved.keys() - {"scale"}:
+                moved[key] = min(moved[key], now["growth_interval"] - 1)
             self.scaler.load_state_dict({**now, **moved})
 
     def follow(self, names: Mapping[int, str], shards: Mapping[str, nn.Parameter]) -> None:

@@ -23,6 +23,7 @@ from .engine.verify.comparing import factor_of, rounding
 from .engine.verify.tensor_digest import Sketch
 from .ground.errors import PipelineError
 from .ground.shards import whole
+from .ground.torch_private import hooks_behind
 from .session import session
 from .undivided_update import Held, Made, UndividedUpdate, bunched, entries_of, made_of, whole_entry
 
@@ -160,7 +161,7 @@ class OptimizerCheck:
         return not refusal or self._not_compared(refusal)
 
     def _has_hooks(self) -> bool:
-        return bool(self._optimizer._optimizer_step_pre_hooks)
+        return bool(hooks_behind(self._optimizer.register_step_pre_hook))
 
     def _not_compared(self, reason: str) -> bool:
         name = type(self._optimizer).__name__

@@ -8,21 +8,21 @@ makes a number of a divided tensor, or leaves torch with its values, gathers it 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
-from torch.utils._pytree import tree_map_only
 
 from .engine.alarm import waited_in_vain
 from .engine.object_collectives import READ, replicas_agree
 from .ground.errors import PipelineError
 from .ground.grid import Grid
+from .ground.schemas import schema_of
 from .ground.shards import whole
+from .ground.torch_private import TAIL, base_of, become, dispatcher, operation_handlers, plain_on_all_ranks
+from .ground.tree import map_leaves
 from .session import session
 
 _aten = torch.ops.aten
@@ -62,12 +62,11 @@ _BESIDE = (
     *(_aten._foreach_lerp_.Scalar, _aten._foreach_add_.List, _aten._foreach_sub_.List, _aten._foreach_copy_.default),
 )
 _NONE, _MEAN = 0, 1  # torch's numbers of reductions
-_TAIL = "_dispatch_fast_path_python_tail"
 
 
 def install() -> None:
     """From now on numbers of DTensors are the whole tensor's. Where nothing is divided, nothing changes."""
-    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    handlers = operation_handlers()
     handlers[_aten._local_scalar_dense.default] = _number
     handlers.update(dict.fromkeys(_UNDIVIDED, _undivided))
     handlers.update(dict.fromkeys(_SUMS, _sum))
@@ -75,9 +74,9 @@ def install() -> None:
     handlers.update(dict.fromkeys(_BESIDE, _beside))
     handlers[_aten.pow_.Scalar] = _pow
     handlers.update(dict.fromkeys((*_LOSSES, *_LOSS_GRADIENTS), _loss))
-    dispatcher: Any = DTensor._op_dispatcher
-    if native := getattr(type(dispatcher), _TAIL, None):
-        setattr(dispatcher, _TAIL, partial(_tail, native, dispatcher))
+    runs = dispatcher()
+    if native := getattr(type(runs), TAIL, None):
+        setattr(runs, TAIL, partial(_tail, native, runs))
     shown: Any = DTensor
     shown.tolist, shown.numpy, shown.__format__ = _tolist, _numpy, _format
 
@@ -140,14 +139,13 @@ def _pow(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As torch's own, of norms whose parts are joined before: in place (`norm.square_()`) torch does not do it."""
     changed = args[0]
     if any(isinstance(one, Partial) for one in changed.placements):
-        joined = _joined(changed)
-        changed._local_tensor, changed._spec = joined._local_tensor, joined._spec
+        become(changed, _joined(changed))
     return _native(op, args, kwargs)
 
 
 def _native(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch's own, which runs while ours is not there."""
-    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    handlers = operation_handlers()
     ours = handlers.pop(op)
     try:
         return op(*args, **kwargs)
@@ -165,9 +163,13 @@ def _undivided(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return op(*(read(one) if isinstance(one, DTensor) else one for one in args), **kwargs)
 
 
+def _whole_of(leaf: Any) -> Any:
+    return read(leaf) if isinstance(leaf, DTensor) else leaf
+
+
 def _placed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A write to some places of a tensor: into the whole one, of which each rank keeps its part."""
-    changed, rest = args[0], tree_map_only(DTensor, read, (args[1:], kwargs))
+    changed, rest = args[0], map_leaves(_whole_of, (args[1:], kwargs))
     if not isinstance(changed, DTensor):
         return op(changed, *rest[0], **rest[1])
     made = op(read(changed).clone(), *rest[0], **rest[1])
@@ -177,8 +179,9 @@ def _placed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _loss(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A mean over all numbers, and the gradient of one."""
-    names = [one.name for one in op._schema.arguments]
-    given = {one.name: one.default_value for one in op._schema.arguments} | dict(zip(names, args, strict=False)) | kwargs
+    taken = schema_of(op).arguments
+    names = [one.name for one in taken]
+    given = {one.name: one.default_value for one in taken} | dict(zip(names, args, strict=False)) | kwargs
     if given["reduction"] != _MEAN:
         return _native(op, args, kwargs)
     given["reduction"] = _NONE
@@ -205,20 +208,8 @@ def _beside(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             "that is not",
             hint="use tensors of the parameter's own shape, the same on all ranks; or full_tensor(), which all ranks call",
         )
-    with as_on_all_ranks():
+    with plain_on_all_ranks():
         return _native(op, args, kwargs)
-
-
-@contextmanager
-def as_on_all_ranks() -> Iterator[None]:
-    """Within this context a plain tensor beside a divided one is one that all ranks have alike."""
-    dispatcher: Any = DTensor._op_dispatcher
-    before = dispatcher._allow_implicit_replication
-    dispatcher._allow_implicit_replication = True
-    try:
-        yield
-    finally:
-        dispatcher._allow_implicit_replication = before
 
 
 def _plain(args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -235,7 +226,7 @@ def _together(args: tuple[Any, ...]) -> list[list[torch.Tensor]]:
     return [[one for one in group if isinstance(one, torch.Tensor) and one.dim()] for group in groups]
 
 
-def _tail(native: Any, dispatcher: Any, op: Any, args: tuple[Any, ...], *facts: Any) -> Any:
+def _tail(native: Any, runs: Any, op: Any, args: tuple[Any, ...], *facts: Any) -> Any:
     """The end of an operation. torch has added a whole number to a plain tensor (`total += p.grad.norm()`), and asserts that
     it does not; and does not say that it has changed a copy (`p.grad[0].zero_()`), and not the tensor.
 
@@ -244,14 +235,15 @@ def _tail(native: Any, dispatcher: Any, op: Any, args: tuple[Any, ...], *facts: 
     """
     changed = args[0] if facts[-2] else None
     if isinstance(changed, DTensor):
-        if isinstance(changed._base, DTensor) and _memory(changed._base) != _memory(changed):
+        whole_one = base_of(changed)
+        if isinstance(whole_one, DTensor) and _memory(whole_one) != _memory(changed):
             raise PipelineError(
                 f"{op} changes a piece of a tensor that is divided among ranks, which is a copy here",
                 hint="change the tensor as a whole, with torch.where or a mask of its shape: p.grad.mul_(mask)",
             )
     elif isinstance(changed, torch.Tensor):
         return changed
-    return native(dispatcher, op, args, *facts)
+    return native(runs, op, args, *facts)
 
 
 def _memory(tensor: DTensor) -> int:

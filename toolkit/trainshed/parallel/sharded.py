@@ -27,8 +27,9 @@ from .engine.verify.unit_outputs import Watch
 from .engine.waiting import Waiting
 from .ground.errors import NotServed
 from .ground.grid import TensorGroup
-from .ground.halves import half_type
+from .ground.halves import BATCH_OR_INSTANCE_NORM, half_type
 from .ground.memory import SPARE, free_bytes
+from .ground.torch_private import parameters_in
 from .tracing.naming import first_names
 from .tracing.subject import Backward
 
@@ -117,7 +118,7 @@ class ShardedEngine(JointEngine):
         if half is None:
             return MixedPrecisionPolicy()
         for name, module in self._root.named_modules():
-            if isinstance(module, nn.modules.batchnorm._NormBase) and module.affine and module.track_running_stats:
+            if isinstance(module, BATCH_OR_INSTANCE_NORM) and module.affine and module.track_running_stats:
                 raise NotServed(
                     f"master_weights without stages does not serve {type(module).__name__} ({name!r}) in sharded models",
                     hint="leave out master_weights, or use group norms",
@@ -128,7 +129,7 @@ class ShardedEngine(JointEngine):
         """Parameters without values go out of the model; each has one of its shape on the meta device in its place."""
         if not waiting:
             return
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch.DisableTorchFunctionSubclass():
             refuse_hooks(self._root)
             away = {id(one): one for name, one in self._root.named_parameters() if name in waiting}
             metas = {
@@ -136,9 +137,9 @@ class ShardedEngine(JointEngine):
                 for key, one in away.items()
             }
         for module in self._root.modules():
-            for name, parameter in module._parameters.items():
+            for name, parameter in parameters_in(module).items():
                 if id(parameter) in metas:
-                    module._parameters[name] = metas[id(parameter)]
+                    parameters_in(module)[name] = metas[id(parameter)]
         for one in away.values():
             self._absent.find(one, IN_SHARDS)
 

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainshed.base.errors import shorten
 
@@ -21,6 +20,7 @@ from .engine.verify.tensor_digest import Sketch, sketch
 from .ground.grid import Grid
 from .ground.memory import SPARE, free_bytes
 from .ground.shards import local, whole
+from .ground.torch_private import TorchDispatchMode
 from .mixing import inner, stepping
 
 # A parameter with its gradient, states and what is made of them, in copies of the parameter.

@@ -113,24 +113,22 @@ def test_it_is_the_published_order(schedule: str, ranks: int, microbatches: int)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("schedule", BOTH)
 def test_each_two_ranks_send_and_receive_in_the_same_order(schedule: str, ranks: int) -> None:
-    """With torch's messages added: an order of their own on each side would mix them up, or wait for ever on GPUs."""
-    from torch.distributed.pipelining.schedules import _add_send_recv
-
-    from trainshed.parallel.stages.schedule import _action
+    """With their messages: an order of their own on each side would mix them up, or wait for ever on GPUs."""
+    from trainshed.parallel.stages.actions import with_messages
 
     def seat(stage: int) -> int:
         return int(work_of.seat_of(stage, ranks, schedule))
 
     for microbatches in (1, 2 * ranks - 1, 2 * ranks, 11):
         orders = simulate.order(schedule, ranks, 2, microbatches)
-        actions = {rank: [_action(piece) for piece in mine] for rank, mine in enumerate(orders)}
         found: dict[tuple[int, int], list[Any]] = {}
-        for rank, mine in _add_send_recv(actions, seat, 2 * ranks).items():
-            for stage, kind, number, *_ in mine:
-                if kind.name in ("SEND_F", "RECV_B"):
-                    found.setdefault((rank, seat(stage + 1)), []).append((kind.name[-1], stage, number))
-                elif kind.name in ("RECV_F", "SEND_B"):
-                    found.setdefault((rank, seat(stage - 1)), []).append((kind.name[-1], stage - 1, number))
+        for rank, mine in enumerate(with_messages(orders, list(map(seat, range(2 * ranks))))):
+            for kind, stage, number in mine:
+                way = kind.rpartition(" ")[2]
+                if kind in ("send forward", "receive backward"):
+                    found.setdefault((rank, seat(stage + 1)), []).append((way, stage, number))
+                elif kind in ("receive forward", "send backward"):
+                    found.setdefault((rank, seat(stage - 1)), []).append((way, stage - 1, number))
         assert set(found) == {(a, b) for a in range(ranks) for b in (a - 1, a + 1) if 0 <= b < ranks}
         assert all(found[a, b] == found[b, a] for a, b in found)
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..ground.exchanges import meeting_store
+from ..ground.torch_private import gather_into
 from .host_layout import HostLayout
 from .stage_threads import StageThreads
 
@@ -74,7 +76,7 @@ class Peers:
             return
         even = tensor.numel() == share.numel() * self.size
         whole = tensor if even else tensor.new_empty(share.numel() * self.size)
-        self._group._allgather_base(whole, share).wait()
+        gather_into(self._group, whole, share)
         if not even:
             tensor.copy_(whole[: tensor.numel()])
 
@@ -247,12 +249,4 @@ def _back(message: Message) -> None:
 
 def store_of(prefix: str) -> Any:
     """The store of the default process group, with a prefix."""
-    return dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
-
-
-def timeout_of(group: Any) -> timedelta:
-    """How long calls of a process group wait for another rank."""
-    try:
-        return timedelta(seconds=group._get_backend(torch.device("cpu")).options._timeout.total_seconds())
-    except (AttributeError, RuntimeError):  # another backend than gloo
-        return dist.default_pg_timeout
+    return dist.PrefixStore(prefix, meeting_store())

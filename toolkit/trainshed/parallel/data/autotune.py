@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from trainshed.base.errors import one_line
 from trainshed.base.voice import tell
 
-from .algorithms import Algorithms, store_of, timeout_of
+from ..ground.torch_private import communication_hooks, timeout_of
+from .algorithms import Algorithms, store_of
 from .bucket_plan import MIB, BucketPlan, Cost, Timeline, calibrated, what_next
 from .ddp_buckets import own_sizes, parameters_of
 from .drift import Steadiness
@@ -168,7 +169,7 @@ class Decision:
 
     def _held(self, model: DistributedDataParallel) -> str:
         """What would be lost if DDP was given other buckets now."""
-        if model._comm_hooks and (self._plan is None or self._plan.algorithm == OWN):
+        if communication_hooks(model) and (self._plan is None or self._plan.algorithm == OWN):
             return "the model has another communication hook"
         if not all(one.requires_grad for one in self._parameters):
             return "parameters were frozen"

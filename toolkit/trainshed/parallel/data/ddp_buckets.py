@@ -1,39 +1,49 @@
-"""Torch's internals: the buckets of a DistributedDataParallel, which it offers no way to change later.
+"""The buckets of a DistributedDataParallel, which it offers no way to change later.
 
-Everything of DDP that is not public in torch is used here alone. Where a version of torch has it otherwise, `refusal` says
-so, and the model stays as it is.
+Another one is made for the same module, and the first one goes on with what that exchanges gradients with. Where a version
+of torch has it otherwise, `refusal` says so, and the model stays as it is.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-_PARTS = ("_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_ddp_init_helper", "reducer", "logger")
+from ..ground.torch_private import COMPILES, LEAVES_OUT, communication_hooks
+
 _FIRST = 1 << 20  # bytes of the first bucket where DDP chooses
+_MIB = 1 << 20
+# What the other one is made with; and what stays, beside all that any module has.
+_OPTIONS = (
+    *("device_ids", "output_device", "dim", "process_group", "find_unused_parameters", "gradient_as_bucket_view"),
+    *("static_graph", "batched_grad_copy"),
+)
+_STAYS = ("require_backward_grad_sync", "require_forward_param_sync")
 
 
 def refusal(model: DistributedDataParallel) -> str:
     """Why a model's gradients are left to DDP, "" where they need not be."""
-    if any(not hasattr(model, name) for name in _PARTS) or not hasattr(model.reducer, "_remove_autograd_hooks"):
+    if any(not hasattr(model, name) for name in ("reducer", "logger", "parameters_to_ignore", "bucket_bytes_cap")):
         return f"torch {torch.__version__} has other buckets than this version knows"
-    if getattr(model, "_use_python_reducer", False):
+    if getattr(model, COMPILES, False):
         return "torch.compile exchanges the gradients"
     if getattr(model, "mixed_precision", None) is not None:
         return "mixed_precision has an exchange of its own"
-    if getattr(model, "_comm_hooks", None):
+    if communication_hooks(model):
         return "the model has another communication hook"
     if getattr(model, "skip_all_reduce_unused_params", False):
         return "skip_all_reduce_unused_params leaves out buckets"
-    if getattr(model, "_delay_all_reduce_params", None):
+    if getattr(model, LEAVES_OUT, None):
         return "delay_all_reduce_named_params has an exchange of its own"
-    parameters, sparse = model._build_params_for_reducer()
-    if any(sparse):
+    sparse = [module for module in model.module.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
+    parameters = parameters_of(model)
+    if any(module.sparse and any(module.weight is one for one in parameters) for module in sparse):
         return "gradients are sparse"
-    if any(hasattr(one, "_in_backward_optimizers") for one in parameters):
+    if any(_steps_in_backward(one) for one in parameters):
         return "optimizers step within the backward"
     places = sorted({one.device.type for one in parameters} - {"cpu"})
     if places:
@@ -41,9 +51,22 @@ def refusal(model: DistributedDataParallel) -> str:
     return ""
 
 
+def _steps_in_backward(parameter: torch.Tensor) -> bool:
+    """Whether torch has put an optimizer on it."""
+    put = (one for one in vars(parameter).values() if isinstance(one, list))
+    return any(isinstance(one, torch.optim.Optimizer) for some in put for one in some)
+
+
 def parameters_of(model: DistributedDataParallel) -> list[torch.Tensor]:
     """The parameters whose gradients it exchanges."""
-    return list(model._build_params_for_reducer()[0])
+    ignored = model.parameters_to_ignore
+    found = {
+        id(one): one
+        for where, module in model.module.named_modules()
+        for name, one in module.named_parameters(recurse=False)
+        if one.requires_grad and f"{where}.{name}" not in ignored
+    }
+    return list(found.values())
 
 
 def own_sizes(model: DistributedDataParallel) -> tuple[int, ...]:
@@ -62,34 +85,31 @@ class OwnBuckets:
     """
 
     def __init__(self, model: DistributedDataParallel) -> None:
-        names = ("bucket_bytes_cap", "bucket_bytes_cap_list", "bucket_bytes_cap_default", "_bucket_config")
-        self._values = {name: getattr(model, name) for name in names if hasattr(model, name)}
+        listed = [size / _MIB for size in getattr(model, "bucket_bytes_cap_list", ())]
+        given = None if getattr(model, "bucket_bytes_cap_default", False) else model.bucket_bytes_cap / _MIB
+        self._caps: dict[str, Any] = {"bucket_cap_mb_list": listed} if listed else {"bucket_cap_mb": given}
 
     def change(self, model: DistributedDataParallel, size: int) -> None:
         """Gives the model buckets that are closed at `size` bytes, without a communication hook."""
-        values: dict[str, Any] = {"bucket_bytes_cap": size, "bucket_bytes_cap_list": [], "bucket_bytes_cap_default": False}
-        if "_bucket_config" in self._values:
-            values["_bucket_config"] = dataclasses.replace(
-                self._values["_bucket_config"], bucket_bytes_cap=size, per_bucket_bytes_caps=(), first_bucket_bytes_cap=size
-            )
-        _rebuild(model, {name: value for name, value in values.items() if name in self._values})
+        _rebuild(model, {"bucket_cap_mb": size / _MIB})
 
     def restore(self, model: DistributedDataParallel) -> None:
         """Gives the model back what it had."""
-        _rebuild(model, self._values)
+        _rebuild(model, self._caps)
 
 
-def _rebuild(model: DistributedDataParallel, values: dict[str, Any]) -> None:
+def _rebuild(model: DistributedDataParallel, caps: dict[str, Any]) -> None:
     """Makes a new reducer, which measures the order of gradients anew in its first backward."""
-    for name, value in values.items():
-        setattr(model, name, value)
-    parameters, sparse = model._build_params_for_reducer()
-    names = model._build_debug_param_to_name_mapping(parameters)
-    model.reducer._remove_autograd_hooks()
-    model._ddp_init_helper(parameters, sparse, names, model.static_graph)
-    model._comm_hooks = []
-    model._has_rebuilt_buckets = False
-    if model.static_graph:
-        model._static_graph_delay_allreduce_enqueued = False
-        model.reducer._set_static_graph()
-        model.logger._set_static_graph()  # type: ignore[union-attr]
+    native: Any = inspect.unwrap(DistributedDataParallel.__init__)  # which may be ours, and watch what is made
+    known = inspect.signature(native).parameters
+    options = {name: getattr(model, name) for name in _OPTIONS if name in known and hasattr(model, name)}
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    made = DistributedDataParallel.__new__(DistributedDataParallel)
+    native(made, model.module, init_sync=False, **options, **{buffers: model.broadcast_buffers}, **caps)
+    kept = {*vars(nn.Module()), *_STAYS}  # and whether it takes part in a `join`
+    there = {name: one for name, one in vars(made).items() if name not in kept and not _is_of_join(one)}
+    vars(model).update(there)  # the reducer before takes its hooks off where nobody has it
+
+
+def _is_of_join(value: Any) -> bool:
+    return type(value).__module__ == "torch.distributed.algorithms.join"

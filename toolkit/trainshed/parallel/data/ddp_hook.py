@@ -38,9 +38,10 @@ def install(module: ModuleType, default: str = "off") -> None:
 
 
 def _accelerate(model: Any, reduce: str) -> None:
+    from ..ground.errors import TorchLacks
     from .accelerated import accelerate
 
     try:
         accelerate(model, reduce)
-    except (AttributeError, TypeError, ImportError) as error:  # another torch; alike on all ranks
+    except (AttributeError, TypeError, ImportError, TorchLacks) as error:  # another torch; alike on all ranks
         tell(f"reduce={reduce}: left to DDP: {type(error).__name__}: {error}")

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .algorithms import Algorithms, Peers, store_of, timeout_of
+from ..ground.torch_private import timeout_of
+from .algorithms import Algorithms, Peers, store_of
 from .bucket_plan import SMALL
 from .gradient_pieces import Described, GradientPiece, described, joined, named, own_part, refusal, settled, wrong_gradient
 from .host_layout import found_layout

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainshed.base.voice import tell
 
-from .algorithms import timeout_of
+from ..ground.torch_private import communication_hooks, timeout_of
 from .reducing import told
 
 LEAST_RATE = 2  # a gradient is sent as it is where its factors are not smaller by more than that
@@ -236,7 +236,7 @@ class PowerSGD:
 
 def _refusal(model: DistributedDataParallel) -> str:
     """Why torch's hook cannot serve a model; "" where it can."""
-    if model._comm_hooks:
+    if communication_hooks(model):
         return "the model has another communication hook (reduce=auto, or one of the script's)"
     for name, one in model.module.named_parameters():
         if one.requires_grad and not one.numel():

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..ground.torch_private import autograd_engine
 from .bucket_plan import Gradient, Timeline
 
 _KEPT = 512  # steps whose beginnings are kept while nothing else is looked at
@@ -144,4 +145,4 @@ def _when(gradient: Gradient) -> float:
 
 
 def _queue(call: Any) -> None:
-    torch.autograd.Variable._execution_engine.queue_callback(call)  # type: ignore[attr-defined]
+    autograd_engine.queue_callback(call)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..ground.schemas import schema_of
 from ..ground.tree import tensors
 
 
@@ -22,7 +23,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors that an operation changes in place."""
     found: list[torch.Tensor] = []
-    for number, argument in enumerate(func._schema.arguments):
+    for number, argument in enumerate(schema_of(func).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             found += tensors(args[number] if number < len(args) else kwargs.get(argument.name))
     return found
@@ -35,9 +36,9 @@ def draws(func: Any) -> bool:
 
 def results_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
     """The results on the meta device; None where they are no tensors, or their shapes depend on values."""
-    if not func._schema.returns or any(str(one.type) != "Tensor" for one in func._schema.returns):
+    if not schema_of(func).returns or any(str(one.type) != "Tensor" for one in schema_of(func).returns):
         return None
-    device = {"device": torch.device("meta")} if any(one.name == "device" for one in func._schema.arguments) else {}
+    device = {"device": torch.device("meta")} if any(one.name == "device" for one in schema_of(func).arguments) else {}
     if kwargs.get("pin_memory") or kwargs.get("layout") not in (None, torch.strided):
         return None
     try:

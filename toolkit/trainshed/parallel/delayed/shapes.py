@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..ground.schemas import schema_of
+from ..ground.torch_private import TorchDispatchMode
 from ..ground.tree import tensors
 from .arena import Arena
 from .schemas import results_on_meta, written
@@ -43,14 +44,14 @@ class ShapesOnly(TorchDispatchMode):
         if writes:
             if not all(map(self._stands, writes)):
                 return func(*args, **kwargs)
-            return args[0] if len(func._schema.returns) == 1 else None
+            return args[0] if len(schema_of(func).returns) == 1 else None
         results = results_on_meta(func, args, kwargs)
         if results is None:
-            self.asked.add(func._schema.name.split("::")[-1].lstrip("_"))
+            self.asked.add(schema_of(func).name.split("::")[-1].lstrip("_"))
             return func(*args, **kwargs)
         made = [self._arena.tensor(one.size(), one.stride(), one.dtype) for one in results]
         self._known |= {one.untyped_storage().data_ptr() for one in made}
-        return made[0] if len(func._schema.returns) == 1 else tuple(made)
+        return made[0] if len(schema_of(func).returns) == 1 else tuple(made)
 
     def _stands(self, tensor: torch.Tensor) -> bool:
         return (

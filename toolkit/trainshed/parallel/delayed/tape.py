@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import weakref
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ground.errors import PipelineError
+from ..ground.schemas import schema_of
+from ..ground.torch_private import TorchDispatchMode, version_of, without_modes
 from ..ground.tree import tensors
 from .arena import Arena
 from .schemas import draws, mapped, results_on_meta, written
@@ -80,7 +82,7 @@ class Tape(TorchDispatchMode):
         """Returns whether a tensor has no values yet."""
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
             return False
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch.DisableTorchFunctionSubclass():
             return tensor.untyped_storage().data_ptr() in self._storages
 
     def fill_all_but_parameters(self) -> None:
@@ -97,13 +99,11 @@ class Tape(TorchDispatchMode):
         gc.collect()
         parameters = (one for one in gc.get_objects() if issubclass(type(one), torch.nn.Parameter))
         kept = {self._place(one).address for one in parameters if self.waits(one)}
-        for address, storage in list(self._storages.items()):
+        for address in list(self._storages):
             if address not in kept:
-                # One is ours. torch counts them for its own tests of what is shared; where it does not tell, all live.
-                count = getattr(torch._C, "_storage_Use_Count", lambda _: 2)(storage._cdata)
-                del self._storages[address]
-                if count > 1:
-                    with _Off(), torch.random.fork_rng([]):
+                held = weakref.ref(self._storages.pop(address))
+                if (storage := held()) is not None:  # by a tensor of the script's
+                    with without_modes(), torch.random.fork_rng([]):
                         storage.copy_(self._replayed(address, storage.nbytes()))
         self._filled = self._arena.written()
 
@@ -117,7 +117,7 @@ class Tape(TorchDispatchMode):
         Raises:
             PipelineError: a tensor that they are made from has changed since.
         """
-        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad(), torch.random.fork_rng([]), _Off():
+        with torch.DisableTorchFunctionSubclass(), torch.no_grad(), torch.random.fork_rng([]), without_modes():
             place = self._place(tensor.detach())
             return _at(place, self._replayed(place.address, place.nbytes))
 
@@ -174,7 +174,7 @@ class Tape(TorchDispatchMode):
             scratch = {id(one): self._scratch.tensor(one.size(), one.stride(), one.dtype) for one in writes}
             func(*mapped(lambda leaf: scratch.get(id(leaf), leaf), args), **kwargs)
             self._scratch.give_back()
-        return args[0] if len(func._schema.returns) == 1 else None
+        return args[0] if len(schema_of(func).returns) == 1 else None
 
     def _make(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], waiting: list[torch.Tensor]) -> Any:
         """An operation that returns new tensors."""
@@ -185,12 +185,12 @@ class Tape(TorchDispatchMode):
             return func(*args, **kwargs)
         made = [self._arena.tensor(one.size(), one.stride(), one.dtype) for one in shapes]
         self._storages.update((one.untyped_storage().data_ptr(), one.untyped_storage()) for one in made)
-        if func._schema.name.split("::")[-1] not in _ALLOCATE:
+        if schema_of(func).name.split("::")[-1] not in _ALLOCATE:
             self._note(func, args, kwargs, made)
             if self._draws and draws(func):
                 given = self._with_values(args, kwargs) if waiting else (args, kwargs)
                 func(*given[0], **given[1])
-        return made[0] if len(func._schema.returns) == 1 else tuple(made)
+        return made[0] if len(schema_of(func).returns) == 1 else tuple(made)
 
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Iterable[torch.Tensor]) -> None:
         places = tuple(map(self._place, made))
@@ -211,7 +211,7 @@ class Tape(TorchDispatchMode):
             return self._place(leaf)
         if leaf.numel() * leaf.element_size() <= self._small:
             return leaf.detach().clone()
-        return _Given(leaf, leaf._version)
+        return _Given(leaf, version_of(leaf))
 
     @staticmethod
     def _place(tensor: torch.Tensor) -> _Place:
@@ -241,7 +241,7 @@ class Tape(TorchDispatchMode):
             if isinstance(leaf, _Place):
                 return _at(leaf, here(leaf.address, leaf.nbytes))
             if isinstance(leaf, _Given):
-                if leaf.tensor._version != leaf.version:
+                if version_of(leaf.tensor) != leaf.version:
                     raise PipelineError(
                         f"a tensor of shape {list(leaf.tensor.shape)} that a parameter was made from has changed since",
                         hint="give the model a copy of it (tensor.clone())",
@@ -286,9 +286,6 @@ class Addresses(TorchFunctionMode):
                 result.setflags(write=False)
             return result
         return func(*args, **(kwargs or {}))
-
-
-_Off = torch.utils._python_dispatch._disable_current_modes
 
 
 def _at(place: _Place, storage: torch.UntypedStorage) -> torch.Tensor:

@@ -6,6 +6,7 @@ from torch import nn
 
 from trainshed.contract.wire.pipeline import PipelineSettings
 
+from ..ground.halves import BATCH_NORM
 from ..plan.plan_file import Plan
 from .calls import NotEmitted
 
@@ -64,7 +65,7 @@ def check_model(root: nn.Module, *, tensor: int, sharded: int, draws: bool) -> N
             hint="set dropout to 0, or use the engine",
         )
     for name, module in root.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
+        if isinstance(module, BATCH_NORM) and not isinstance(module, nn.SyncBatchNorm):
             raise NotEmitted(
                 f"{name!r} normalizes by the rows of its rank alone, one process by all rows",
                 hint="nn.SyncBatchNorm.convert_sync_batchnorm(model) first",

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import gc
 import traceback
-from types import FunctionType, TracebackType
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_store
 
 from ..ground.errors import PipelineError
+from ..ground.exchanges import meeting_store
 from ..ground.grid import Grid
 
 # What gloo and NCCL say where a peer is gone.
@@ -53,7 +52,7 @@ class Alarm:
         self.reason = f"{type(error).__name__}: {error}"[:_LONGEST]
         if dist.is_initialized():
             if error is raised:  # not explained by the loss of another rank, which would be no reason to tell
-                _get_default_store().set(f"{self._prefix}/{self._grid.rank}", self.reason)
+                meeting_store().set(f"{self._prefix}/{self._grid.rank}", self.reason)
             self._grid.leave()
         waiting: list[BaseException | None] = [raised]
         seen: set[int] = set()
@@ -61,7 +60,6 @@ class Alarm:
             one = waiting.pop()
             if one is not None and id(one) not in seen:
                 seen.add(id(one))
-                _empty_closures(one.__traceback__)
                 traceback.clear_frames(one.__traceback__)
                 waiting += [one.__cause__, one.__context__]
         gc.collect()
@@ -94,7 +92,7 @@ class Alarm:
 
     def _reason_of(self, rank: int) -> str:
         try:
-            store, key = _get_default_store(), f"{self._prefix}/{rank}"
+            store, key = meeting_store(), f"{self._prefix}/{rank}"
             return store.get(key).decode() if store.check([key]) else ""
         except (RuntimeError, ValueError):  # whoever has the store is gone
             return ""
@@ -104,14 +102,3 @@ def waited_in_vain(error: Exception) -> bool:
     """Returns whether gloo or NCCL say that another rank did not come."""
     lost = any(word in str(error) for word in _LOST)
     return isinstance(error, RuntimeError) and not isinstance(error, PipelineError) and lost
-
-
-def _empty_closures(trace: TracebackType | None) -> None:
-    """Lets go of what torch's schedules keep in closures (messages under way, themselves): a frame that is cleared still has
-    its function, and the function its closure."""
-    for frame, _ in traceback.walk_tb(trace):
-        for function in gc.get_referents(frame):
-            if isinstance(function, FunctionType) and function.__module__.startswith("torch.distributed.pipelining"):
-                for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-                    if name != "__class__":  # super() in a method: it is there for all calls to come
-                        cell.cell_contents = None

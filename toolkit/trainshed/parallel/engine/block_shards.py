@@ -21,12 +21,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
-from torch.utils._pytree import tree_leaves
 
-from ..ground.errors import PipelineError
+from ..ground.errors import PipelineError, TorchLacks
 from ..ground.exchanges import length_of, start_of
 from ..ground.grid import Grid
 from ..ground.shards import refuse_hook, shard_axis, tensor_axis
+from ..ground.torch_private import base_of, parameters_in, reshard, shard_groups
 from ..ground.tree import map_leaves, tensors
 from ..plan.calltree import CallTree
 from ..tracing.naming import first_names
@@ -34,6 +34,8 @@ from ..tracing.subject import Backward, Subject
 from .batch import Microbatch
 from .checking import same_everywhere
 from .losses import Losses
+
+Hook = Callable[..., Any]
 
 
 class BlockShards:
@@ -65,18 +67,12 @@ class BlockShards:
                 )
         units = [*blocks(root, ran), root]
         for unit in units:
-            fully_shard(unit, mesh=mesh, mp_policy=kinds, shard_placement_fn=partial(_cut, mesh.size(-1)))
+            with _hooked_by(unit, self._entering, self._leaving):
+                fully_shard(unit, mesh=mesh, mp_policy=kinds, shard_placement_fn=partial(_cut, mesh.size(-1)))
             type(unit).__deepcopy__ = _refuse_copy  # type: ignore[attr-defined]
-        self._states = [unit._get_fsdp_state() for unit in units]  # type: ignore[operator]
-        self._units = units
-        self._groups = [
-            group
-            for state in self._states
-            for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
-            if group is not None
-        ]
-        for unit, state in zip(units, self._states, strict=True):
-            unit.register_forward_hook(partial(self._seen, state), prepend=True)
+        self._groups = [group for unit in units for group in shard_groups(unit)]
+        for unit in units:
+            unit.register_forward_hook(self._without_views, prepend=True)
             name = every[id(unit)]
             unit.register_forward_pre_hook(lambda _module, _args, name=name: self._ran.append(name), prepend=True)
         for group in self._groups:
@@ -123,8 +119,7 @@ class BlockShards:
     def close(self) -> None:
         """The modules have shards, also of what was left whole."""
         for group in self._groups:
-            if not group.is_sharded:
-                group._to_sharded()
+            reshard(group)
 
     def let_go(self) -> None:
         """After a step that failed: no connection is kept here, so that nobody waits for this rank."""
@@ -140,6 +135,7 @@ class BlockShards:
         """
         known = {id(one.sharded_param): one for one in self.each}
         homes = {name: known[id(parameter)] for name, parameter in self._root.named_parameters() if id(parameter) in known}
+        places = places_of(self._root)
         for name, value in values:
             one, old = homes[name], homes[name].sharded_param
             mesh, axis = old.device_mesh, old.placements[-1].dim
@@ -148,41 +144,40 @@ class BlockShards:
             del value
             with torch.no_grad():
                 shard = DTensor.from_local(part, mesh, old.placements, run_check=False, shape=old.shape, stride=old.stride())
-            one._setattr_on_modules(nn.Parameter(shard, requires_grad=old.requires_grad))
+                new = nn.Parameter(shard, requires_grad=old.requires_grad)
+            for module, key in places[id(old)]:
+                parameters_in(module)[key] = new
             one.reset_sharded_param()
 
     @contextmanager
     def off(self) -> Iterator[None]:
         """Within this context nothing is gathered when a module runs."""
         self.close()
-        ours = []
-        for unit, state in zip(self._units, self._states, strict=True):
-            ours.append((unit._forward_pre_hooks, state._pre_forward_hook_handle.id))
-            ours.append((unit._forward_hooks, state._post_forward_hook_handle.id))
-        # In their places: hooks that a forward puts there meanwhile stay, behind them.
-        kept = [(hooks, key, hooks[key]) for hooks, key in ours if key in hooks]
-        for hooks, key, _ in kept:
-            hooks[key] = _nothing
         ran, was_off, self.is_off = list(self._ran), self.is_off, True
         try:
             yield
         finally:
             self._ran[:], self.is_off = ran, was_off
-            for hooks, key, native in kept:
-                hooks[key] = native
 
-    def _seen(self, state: Any, _module: nn.Module, _args: Any, output: Any) -> Any:
-        """Before torch looks for the tensors in a unit's output whose gradients begin its backward.
+    def _entering(self, native: Hook, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """In the place of torch's hook, which gathers a unit's parameters; what it returns are the unit's arguments."""
+        return None if self.is_off else native(module, args, kwargs)
 
-        It overlooks those in objects that its trees do not know, and those that are views if they are changed in place.
+    def _leaving(self, native: Hook, module: nn.Module, args: Any, output: Any) -> None:
+        """In the place of torch's hook, which looks for the tensors in a unit's output whose gradients begin its backward.
+
+        It overlooks those in objects that its trees do not know.
         """
-        if self.is_off or not torch.is_grad_enabled() or state._training_state.name == "PRE_BACKWARD":
+        if not self.is_off:
+            every = tensors(output, objects=True) if torch.is_grad_enabled() else []
+            native(module, args, [self._held(one) for one in every])
+
+    def _without_views(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+        """Before all hooks of the script: torch overlooks tensors that are views if they are changed in place."""
+        if self.is_off or not torch.is_grad_enabled():
             return None
-        if any(_is_view(self._held(one)) for one in tensors(output, objects=True)):
-            output = map_leaves(self._alone, output, objects=True)
-        known = {id(leaf) for leaf in tree_leaves(output)}
-        state._register_pre_backward_hook([one for one in tensors(output, objects=True) if id(one) not in known])
-        return output
+        views = any(_is_view(self._held(one)) for one in tensors(output, objects=True))
+        return map_leaves(self._alone, output, objects=True) if views else None
 
     def _held(self, tensor: torch.Tensor) -> torch.Tensor:
         """What takes part in autograd of a tensor in a unit's output."""
@@ -197,7 +192,7 @@ class BlockShards:
 
         def post_backward(*unused: Any) -> None:
             for one in group.fsdp_params:
-                if not hasattr(one, "_unsharded_param") or not one.unsharded_param.requires_grad:
+                if not hasattr(one, "unsharded_param") or not one.unsharded_param.requires_grad:
                     continue
                 if one.unsharded_param.grad is not None or one.unsharded_accumulated_grad is not None:
                     self._used.add(id(one.sharded_param))
@@ -233,12 +228,41 @@ def _refuse_copy(module: nn.Module, _memo: Any) -> NoReturn:
     )
 
 
-def _nothing(*_args: Any) -> None:
-    """Stands for a hook."""
+@contextmanager
+def _hooked_by(unit: nn.Module, entering: Hook, leaving: Hook) -> Iterator[None]:
+    """Within this context who registers a hook of the unit's forward gets ours around it, which is given it."""
+    made = 0
+
+    def around(native: Hook, ours: Hook) -> Hook:
+        def register(hook: Hook, **options: Any) -> Any:
+            nonlocal made
+            made += 1
+            return native(partial(ours, hook), **options)
+
+        return register
+
+    own = vars(unit)
+    own["register_forward_pre_hook"] = around(unit.register_forward_pre_hook, entering)
+    own["register_forward_hook"] = around(unit.register_forward_hook, leaving)
+    try:
+        yield
+    finally:
+        del own["register_forward_pre_hook"], own["register_forward_hook"]
+    if made != 2:
+        raise TorchLacks(f"torch {torch.__version__} shards a module with {made} hooks in its forward, and not with 2")
+
+
+def places_of(root: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
+    """Where each parameter is, by `id`: its modules, and its names there."""
+    found: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in root.modules():
+        for name, parameter in parameters_in(module).items():
+            found.setdefault(id(parameter), []).append((module, name))
+    return found
 
 
 def _is_view(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and tensor._is_view()
+    return tensor.requires_grad and base_of(tensor) is not None
 
 
 def run_by_all(

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..ground.errors import Different, PipelineError
 from ..ground.grid import Grid
+from ..ground.torch_private import gradient_hooks
 from ..plan.lines import comparison_lines, whole_lines
 from ..plan.plan_file import Plan
 from .batch import Microbatch, digest
@@ -243,7 +244,7 @@ def refuse_hooks(root: nn.Module, ways: Sequence[RecordedForward]) -> None:
     several = {name for way in ways for name in way.cut.several}
     if not several:
         return
-    hooked = [name for name, parameter in root.named_parameters() if name in several and parameter._backward_hooks]
+    hooked = [name for name, parameter in root.named_parameters() if name in several and gradient_hooks(parameter)]
     if hooked:
         raise PipelineError(
             f"{hooked[0]!r} has a gradient hook (register_hook), and is read by several stages, each of which has a part of "

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from ..ground.shards import follow
+from ..ground.shards import follow, local
+from ..ground.torch_private import parameters_in, put_local
 from .remote_parameters import IN_SHARDS, AbsentParameter
 
 Hand = Callable[[Mapping[int, str], Mapping[str, nn.Parameter]], None]
@@ -144,14 +145,15 @@ class Exchange(ABC):
         value = math.nan if whole.is_floating_point() else 0
         element = torch.full((1,) * whole.dim(), value, dtype=whole.dtype, device=whole.device)
         if isinstance(whole, DTensor):  # a part, of which there is less yet
-            whole._local_tensor, whole.grad = element.expand(whole._local_tensor.shape), None
+            put_local(whole, element.expand(local(whole).shape))
+            whole.grad = None
         else:
             whole.data, whole.grad = element.expand(whole.shape), None
 
     @staticmethod
     def _revive(one: Exchanged, value: torch.Tensor) -> None:
         if isinstance(one.whole, DTensor):
-            one.whole._local_tensor = value
+            put_local(one.whole, value)
         else:
             one.whole.__class__ = one.kind
             one.whole.data = value
@@ -160,7 +162,7 @@ class Exchange(ABC):
     def _put_in(self, others: Mapping[int, nn.Parameter]) -> None:
         """Each parameter in the modules that has another one in its place, by `id`, becomes that."""
         for module in self._root.modules():
-            parameters = module._parameters
+            parameters = parameters_in(module)
             for key, parameter in parameters.items():
                 if id(parameter) in others:
                     parameters[key] = others[id(parameter)]

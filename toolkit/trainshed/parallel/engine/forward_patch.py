@@ -46,4 +46,4 @@ class StandIn:
 
 def is_compiled(module: nn.Module) -> bool:
     """Returns whether torch.compile was given the module."""
-    return compiled_call(module) is not None or hasattr(module, "_orig_mod")
+    return compiled_call(module) is not None or type(module).__name__ == "OptimizedModule"

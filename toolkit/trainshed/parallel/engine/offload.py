@@ -51,7 +51,7 @@ class Offload:
     def away(self) -> Iterator[None]:
         """Keeps on the CPU what a stage's forward saves within the block; or only what units do that `run` calls."""
         held = [*self._root.parameters(), *self._root.buffers()]
-        with torch._C.DisableTorchFunction(), torch.no_grad():  # also of parameters that are absent
+        with torch.DisableTorchFunction(), torch.no_grad():  # also of parameters that are absent
             self._stays = {local(one).untyped_storage().data_ptr() for one in held if not one.is_meta}
         with self._hooks() if self.everything else nullcontext():
             yield
@@ -79,7 +79,7 @@ class Offload:
         return torch.autograd.graph.saved_tensors_hooks(self._put, self._back)
 
     def _put(self, tensor: torch.Tensor) -> Any:
-        with torch._C.DisableTorchFunction(), torch.no_grad():  # a copy is no part of the forward that is followed
+        with torch.DisableTorchFunction(), torch.no_grad():  # a copy is no part of the forward that is followed
             return self._kept(tensor)
 
     def _kept(self, tensor: torch.Tensor) -> Any:

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from ..ground.errors import PipelineError
+from ..ground.torch_private import LOADS, SHALLOW
 from ..ground.tree import map_leaves, tensors
 
 # What a loop over all parameters may ask or set. Attributes are facts, too, but for those that are tensors.
@@ -25,7 +26,7 @@ _FACTS = frozenset(
         *("size", "dim", "ndimension", "stride", "numel", "nelement", "element_size", "storage_offset", "__len__"),
         *("is_floating_point", "is_complex", "is_contiguous", "is_signed", "is_inference", "is_same_size", "get_device"),
         *("requires_grad_", "__set__", "__delete__", "register_hook", "register_post_accumulate_grad_hook", "has_names"),
-        *("untyped_storage", "data_ptr", "__dir__", "_has_compatible_shallow_copy_type"),
+        *("untyped_storage", "data_ptr", "__dir__", SHALLOW),
     }
 )
 # New tensors of the same shape.
@@ -73,7 +74,7 @@ class AbsentGradient(torch.Tensor):
     @classmethod
     def of(cls, parameter: Any) -> AbsentGradient:
         """The gradient of an absent parameter."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch.DisableTorchFunctionSubclass():
             meta = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
         return cls._like(meta, parameter.device, *parameter._home)
 
@@ -92,13 +93,13 @@ class AbsentGradient(torch.Tensor):
         if attribute == "device":
             return args[0]._shown
         if name in _FACTS or (attribute and attribute not in _TENSORS | {"data", "grad"}):
-            with torch._C.DisableTorchFunctionSubclass():
+            with torch.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if _in_place(name):
             return args[0] if _changes_itself(name, args, kwargs) else _refuse_gradient((args, kwargs))
         homes = {one._home for one in _absent((args, kwargs))}  # type: ignore[attr-defined]
         try:
-            with torch._C.DisableTorchFunctionSubclass():
+            with torch.DisableTorchFunctionSubclass():
                 result = func(*map_leaves(_shape_of, args), **map_leaves(_shape_of, kwargs))
         except (RuntimeError, NotImplementedError, TypeError):
             result = None
@@ -110,7 +111,7 @@ class AbsentGradient(torch.Tensor):
 
 
 def _shape_of(leaf: Any) -> Any:
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch.DisableTorchFunctionSubclass():
         return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") if isinstance(leaf, torch.Tensor) else leaf
 
 
@@ -148,7 +149,7 @@ class AbsentParameter(nn.Parameter):
             if any(isinstance(one, AbsentGradient) for one in tensors((args, kwargs))):
                 return AbsentGradient.__torch_function__(func, types, args, kwargs)
             _refuse((args, kwargs), name)
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
@@ -172,7 +173,7 @@ def _changes_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return False
     if args[0]._home[1] in _NOWHERE:  # type: ignore[union-attr]
         return False
-    if name == "copy_" and sys._getframe(2).f_code.co_name == "_load_from_state_dict":
+    if name == "copy_" and sys._getframe(2).f_code.co_name == LOADS:
         return False  # on one rank alone it would load a part
     homes = {one._home[1] for one in _absent((args[1:], kwargs))}  # type: ignore[attr-defined]
     return homes <= {args[0]._home[1]}  # type: ignore[union-attr]
@@ -315,7 +316,7 @@ class Absent:
 
     def adopt(self, emptied: Sequence[tuple[nn.Parameter, tuple[int, ...]]]) -> None:
         """Takes parameters that are absent already, with the strides of their values."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch.DisableTorchFunctionSubclass():
             self._absent += [(one, one.data, stride) for one, stride in emptied]
 
     @staticmethod

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
@@ -17,8 +18,10 @@ from ..ground.shards import TENSOR, tensor_axis
 def let_go(mesh: DeviceMesh) -> None:
     """After a step that failed: torch keeps the groups of a mesh beside their names, and so the connections that others wait
     at."""
-    for one in (mesh, getattr(mesh, "_root_mesh", None)):
-        getattr(one, "_pg_registry", {}).clear()
+    around = [one for one in vars(mesh).values() if isinstance(one, DeviceMesh)]
+    for held in [held for one in (mesh, *around) for held in vars(one).values() if isinstance(held, dict)]:
+        if any(isinstance(one, dist.ProcessGroup) for one in held.values()):
+            held.clear()
 
 
 class ShardMesh:

@@ -22,6 +22,8 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from ..ground.torch_private import RAW_SAVED
+
 
 class Inseparable(Exception):
     """A stage's backward that must run as a whole.
@@ -163,7 +165,7 @@ def _refused(node: Node) -> str:
         # compiled function, a module with backward hooks.
         return f"it runs a backward function that is not torch's own ({node.name()})"
     if kind not in _SAVED:
-        _SAVED[kind] = tuple(name for name in dir(node) if name.startswith("_raw_saved_"))
+        _SAVED[kind] = tuple(name for name in dir(node) if name.startswith(RAW_SAVED))
     for name in _SAVED[kind]:
         saved = getattr(node, name)
         for one in saved if isinstance(saved, (tuple, list)) else (saved,):

@@ -16,6 +16,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 
+def meeting_store() -> dist.Store:
+    """The store that all ranks have met at.
+
+    Raises:
+        ValueError: they have not, or have gone apart.
+    """
+    if dist.group.WORLD is None:
+        raise ValueError("there is no process group")
+    store: dist.Store = dist.group.WORLD.get_group_store()
+    return store
+
+
 def summed(part: torch.Tensor, mesh: DeviceMesh, how: str = "sum") -> torch.Tensor:
     """The sum of what all ranks have found, or `how` else it is joined, on each of them."""
     return _Summed.apply(part, mesh, how)

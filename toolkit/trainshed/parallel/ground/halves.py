@@ -6,6 +6,8 @@ and replicas. It is also the mark of such a parameter, which is lost where anoth
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -16,7 +18,9 @@ from .errors import PipelineError
 HALVES = (torch.float16, torch.bfloat16)
 # Their kernels take inputs of float32, which autocast hands them, with parameters of float32 alone; and statistics that
 # are float32. What norms have is small.
-_WHOLE = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.Bilinear)
+BATCH_NORM: type[nn.Module] = nn.SyncBatchNorm.__bases__[0]  # what all of torch's batch norms are
+BATCH_OR_INSTANCE_NORM: Any = BATCH_NORM.__bases__[0]
+_WHOLE = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, BATCH_OR_INSTANCE_NORM, nn.Bilinear)
 
 
 def half_type(settings: PipelineSettings) -> torch.dtype | None:

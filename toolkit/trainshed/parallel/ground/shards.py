@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from .errors import PipelineError
+from .torch_private import accumulated_hooks, gradient_hooks
 
 # How the names of the axes of meshes begin that are tensor groups.
 TENSOR = "tensor "
@@ -68,7 +69,7 @@ def refuse_hook(name: str, parameter: torch.Tensor, hint: str) -> None:
 
 def has_gradient_hook(parameter: Any) -> bool:
     """Returns whether something is called when a parameter gets its gradient."""
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+    return bool(gradient_hooks(parameter) or accumulated_hooks(parameter))
 
 
 def like(value: Any, parameter: torch.Tensor) -> Any:

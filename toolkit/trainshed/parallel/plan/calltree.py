@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ground.torch_private import CALL, call_instead, call_itself
 from ..ground.tree import tensors
 from ..tracing.naming import first_names
 
@@ -53,7 +54,7 @@ class CallTree:
                 if id(module) in inside:  # not called from Python
                     continue
                 if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
-                    module.__dict__["_compiled_call_impl"] = partial(self._scripted, module)
+                    module.__dict__[CALL] = partial(self._scripted, module)
                     continue
                 handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
                 handles.append(module.register_forward_hook(self._leave, always_call=True))
@@ -62,7 +63,7 @@ class CallTree:
             for handle in handles:
                 handle.remove()
             for module in scripted:
-                module.__dict__.pop("_compiled_call_impl", None)
+                module.__dict__.pop(CALL, None)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The tree of calls under the step function; within `watching`."""
@@ -74,7 +75,7 @@ class CallTree:
         self._enter(module, args)
         result = None
         try:
-            result = module._call_impl(*args, **kwargs)
+            result = call_itself(module)(*args, **kwargs)
         finally:
             self._leave(module, args, result)
         return result
@@ -159,5 +160,5 @@ def covering_pin(name: str, pins: Mapping[str, int]) -> int | None:
 
 def _plain(module: nn.Module) -> bool:
     """Compiled and scripted modules run as they are, whole."""
-    compiled = getattr(module, "_compiled_call_impl", None) is not None
+    compiled = call_instead(module) is not None
     return not (compiled or isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule")

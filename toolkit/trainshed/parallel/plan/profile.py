@@ -24,6 +24,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..ground.torch_private import parameters_in
 from ..ground.tree import map_leaves, tensors
 from ..tracing import rng
 from ..tracing.recorder import Recorder
@@ -199,7 +200,7 @@ def _aliases(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
     whole model in between.
     """
     scripted = torch.jit.ScriptModule  # has its parameters elsewhere
-    before = [(holder, dict(holder._parameters)) for holder in module.modules() if not isinstance(holder, scripted)]
+    before = [(holder, dict(parameters_in(holder))) for holder in module.modules() if not isinstance(holder, scripted)]
     alias: dict[int, torch.nn.Parameter] = {}
     try:
         for holder, parameters in before:
@@ -208,25 +209,25 @@ def _aliases(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
                     key = id(parameter)
                     if key not in alias:
                         alias[key] = torch.nn.Parameter(parameter.detach(), parameter.requires_grad)
-                    holder._parameters[name] = alias[key]
+                    parameters_in(holder)[name] = alias[key]
         yield list(alias.values())
     finally:
         for holder, parameters in before:
-            holder._parameters.update(parameters)
+            parameters_in(holder).update(parameters)
 
 
 class _Saved:
     """Holds what autograd saves until the event is measured; counts its memory, each storage once, parameters not."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
-        self._seen = {parameter.untyped_storage()._cdata for parameter in parameters}
+        self._seen = {id(parameter.untyped_storage()) for parameter in parameters}
         self._held: list[list[torch.Tensor]] = []
         self.bytes = 0
 
     def keep(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._seen:
-            self._seen.add(storage._cdata)
+        if id(storage) not in self._seen:
+            self._seen.add(id(storage))
             self.bytes += storage.nbytes()
         self._held.append([tensor])
         return self._held[-1]

@@ -17,6 +17,7 @@ from statistics import median
 import torch
 from torch import nn
 
+from ..ground.torch_private import CALL
 from ..tracing.call_routing import UnitGates
 from ..tracing.route import Scout
 from ..tracing.subject import Subject
@@ -66,7 +67,7 @@ def seconds_around(subject: Subject, trace: Trace) -> float:
     gates = UnitGates(subject.root)
     names = dict.fromkeys(event.name for event in trace.events if event.is_unit)
     modules = [gates.part(name, "") for name in names]
-    before = [(module.__dict__, module.__dict__.get("_compiled_call_impl")) for module in modules]
+    before = [(module.__dict__, module.__dict__.get(CALL)) for module in modules]
     gates.put(names)
 
     def follow() -> None:
@@ -84,8 +85,8 @@ def seconds_around(subject: Subject, trace: Trace) -> float:
             once = _seconds(follow, 1)
     finally:
         for own, there in before:
-            own.pop("_compiled_call_impl", None)
-            own.update({} if there is None else {"_compiled_call_impl": there})
+            own.pop(CALL, None)
+            own.update({} if there is None else {CALL: there})
     return 2 * once + _seconds(snapshot) if trace.asks else once
 
 

@@ -148,7 +148,7 @@ class Preparation:
         return facts, "which parameters they have, or train, or in the shapes of their buffers"
 
     def _trained(self) -> bytes:
-        with torch._C.DisableTorchFunctionSubclass():  # a fact, also of parameters that are absent
+        with torch.DisableTorchFunctionSubclass():  # a fact, also of parameters that are absent
             return bytes([parameter.requires_grad for parameter in self.holding.now(self._every)])
 
     def _record(self, subject: Subject, microbatches: int) -> RecordedForward:

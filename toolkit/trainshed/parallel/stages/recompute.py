@@ -23,6 +23,7 @@ from ..engine.shape import Cut
 from ..ground.grid import Grid
 from ..ground.memory import SPARE, free_bytes
 from ..ground.shards import local
+from ..ground.torch_private import BACKWARD_HOOKS, FORWARD_HOOKS, FORWARD_PRE_HOOKS, has_hooks
 from ..plan.costs import beside
 from ..plan.plan_file import Plan
 from ..tracing.trace import Event, Trace
@@ -250,9 +251,8 @@ def _repeats(event: Event) -> bool:
 
 def _looks_pure(unit: nn.Module) -> bool:
     """Whether there are no hooks that would be called twice, and no generators that nobody winds back."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return not any(
-        any(getattr(one, kind, None) for kind in hooks)
+        has_hooks(one, (FORWARD_HOOKS, FORWARD_PRE_HOOKS, *BACKWARD_HOOKS))
         or any(isinstance(value, torch.Generator) for value in vars(one).values())
         for one in unit.modules()
     )

@@ -12,24 +12,16 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
 )
-from torch.distributed.pipelining.schedules import _Action, _add_send_recv, _ComputationType
 
 from trainshed.contract.wire.pipeline import V_SHAPED
 
 from ..engine.batch import runs_evenly
 from ..engine.zero_bubble import Inseparable
 from ..ground.errors import PipelineError
-from ..ground.schedule_work import Work, seat_of
+from ..ground.schedule_work import seat_of
 from ..plan.simulate import order
-from .actions import ActionRuntime
+from .actions import ActionRuntime, with_messages
 from .stage import ReplayStage, StageModule
-
-_KINDS = {
-    "forward": _ComputationType.FORWARD,
-    "backward": _ComputationType.BACKWARD_INPUT,
-    "weight": _ComputationType.BACKWARD_WEIGHT,
-    "whole": _ComputationType.FULL_BACKWARD,
-}
 
 
 class Schedule(Protocol):
@@ -53,7 +45,7 @@ class TorchSchedule:
     ) -> None:
         self._stages = built = [ReplayStage(module, stages, group) for module in modules]
         loss = _first if training else None
-        self._microbatches = microbatches
+        self._microbatches, self._training = microbatches, training
         self._first, self._last = any(s.is_first for s in built), any(s.is_last for s in built)
         self._schedule: Any
         if kind in _INTERLEAVED:
@@ -74,7 +66,7 @@ class TorchSchedule:
         numbers = torch.arange(self._microbatches)
         given = (numbers,) if self._first else ()
         target = numbers if self._last else None
-        if self._schedule._has_backward:
+        if self._training:
             self._schedule.step(*given, target=target, return_outputs=False)
         else:
             self._schedule.eval(*given, target=target, return_outputs=False)
@@ -110,15 +102,9 @@ class _Ordered(ActionRuntime):
         self.stage_index_to_group_rank = seats
         for stage in built:
             stage.stage_index_to_group_rank = seats
-        work = {
-            rank: [_action(piece) for piece in mine if loss is not None or piece.kind == "forward"]
-            for rank, mine in enumerate(order(kind, ranks, virtual, microbatches))
-        }
-        self.pipeline_order_with_comms = _add_send_recv(work, seats.__getitem__, stages)
-
-
-def _action(work: Work) -> _Action:
-    return _Action(work.stage, _KINDS[work.kind], work.microbatch)
+        every = order(kind, ranks, virtual, microbatches)
+        orders = [[one for one in mine if loss is not None or one.kind == "forward"] for mine in every]
+        self.work = with_messages(orders, list(seats.values()))[self.rank]
 
 
 class Loop:

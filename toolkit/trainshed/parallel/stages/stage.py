@@ -309,7 +309,7 @@ class ReplayStage(PipelineStage):
             return super().get_bwd_send_ops(bwd_chunk_id)
         given = [info.buffer for info in self.args_recv_info[bwd_chunk_id]]
         if self.grad_send_info is None:
-            to = self._create_grad_send_info(self.args_recv_info[0])
+            to = [place.source for place in self.args_recv_info[0]]
             self.grad_send_info = [stage if wanted else None for stage, wanted in zip(to, self._wanted, strict=True)]
         self.bwd_cache[bwd_chunk_id] = tuple(
             None if stage is None or one is None else torch.zeros_like(one) if gradient is None else gradient
@@ -324,11 +324,21 @@ class ReplayStage(PipelineStage):
 
         torch's own looks through all tensors for a log, and hides an error of the user's behind one of its own.
         """
-        given = args if self.is_first else self._retrieve_recv_activations(fwd_chunk_id)
+        given = args if self.is_first else self._received(fwd_chunk_id)
         self.module.take(fwd_chunk_id)
         output = self.module(*given)
         self.fwd_cache[fwd_chunk_id] = output if isinstance(output, tuple) else (output,), list(given)
         return output
+
+    def _received(self, number: int) -> list[torch.Tensor]:
+        """What the stage before has made of a microbatch; its gradients end here."""
+        trains = self.has_backward and torch.is_grad_enabled()
+        buffers: list[Any] = [place.buffer for place in self.args_recv_info[number]]
+        return [one.requires_grad_(trains and wanted) for one, wanted in zip(buffers, self._wanted, strict=True)]
+
+    def _gradients(self, number: int) -> list[Any]:
+        """What the stage after has sent back for a microbatch."""
+        return [place.buffer for place in self.grad_recv_info[number]]
 
     def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
         """Takes what the stage before has made, which is on this rank."""
@@ -372,7 +382,7 @@ class ReplayStage(PipelineStage):
         try:
             with self.module.turning_back(bwd_chunk_id, self):
                 if full_backward or not self._backward_inputs(bwd_chunk_id, loss):
-                    super().backward_one_chunk(bwd_chunk_id, loss=loss, last_backward=last_backward)
+                    self._backward(bwd_chunk_id, loss)
         except Exception as error:
             step.failure = step.failure or _root(error)
             raise
@@ -384,10 +394,28 @@ class ReplayStage(PipelineStage):
         """Whether the step function has left a microbatch out, as the later stages tell by zeros alone: with infinite values
         the gradients of this stage would be not-a-number."""
         if self.module.cuts[way].trace.reads and not self.is_last:
-            given = self._retrieve_recv_grads(number)
+            given = self._gradients(number)
             if not any(gradient is not None and gradient.count_nonzero() for gradient in given):
                 self.module.skipped.add(number)
         return number in self.module.skipped
+
+    def _backward(self, number: int, loss: Any) -> None:
+        """The whole backward of a microbatch.
+
+        torch's own keeps what it was given in closures, and so do the frames of an error: the graph, and in it connections.
+        """
+        outputs, inputs = self.fwd_cache.pop(number)
+        if self.is_last:
+            torch.autograd.backward(loss)
+        else:
+            both = zip(outputs, self._gradients(number), strict=True)
+            made, given = zip(*((tensor, gradient) for tensor, gradient in both if tensor.requires_grad), strict=True)
+            torch.autograd.backward(made, given)
+        found = []
+        for tensor in inputs:
+            found.append(tensor.grad)
+            tensor.grad = None
+        self.bwd_cache[number] = tuple(found)
 
     def _backward_inputs(self, number: int, loss: Any) -> bool:
         """The first part of a microbatch's backward; False if it has to run as a whole."""
@@ -405,7 +433,7 @@ class ReplayStage(PipelineStage):
         if self.is_last:
             given = [torch.ones_like(loss)]
         else:
-            given = [g for tensor, g in zip(outputs, self._retrieve_recv_grads(number), strict=True) if tensor.requires_grad]
+            given = [g for tensor, g in zip(outputs, self._gradients(number), strict=True) if tensor.requires_grad]
         if split is None:  # no stage waits for this one: its whole backward can run later
             self.bwd_cache[number] = tuple(None for _ in inputs)
             self._later[number] = lambda: torch.autograd.backward(made, given)

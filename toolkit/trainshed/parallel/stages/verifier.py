@@ -27,6 +27,7 @@ from ..engine.verify.unit_outputs import Watch
 from ..engine.verify.values import Values, WholeParameters, fetch_buffers, fetch_parameters
 from ..engine.verify.verify_budget import Extent, extent_of
 from ..ground.shards import whole
+from ..ground.torch_private import accumulated_hooks, buffers_in
 from ..tracing.subject import Backward
 from .in_parts import InParts, Library
 from .preparing import Preparation, Prepared
@@ -267,7 +268,7 @@ class Check:
                         there[name].copy_(value)
                     else:  # a forward has made it on another rank
                         module, _, key = name.rpartition(".")
-                        self._root.get_submodule(module)._buffers[key] = value.clone()
+                        buffers_in(self._root.get_submodule(module))[key] = value.clone()
             gates, copies = self._preparation.frame.gates, any(w.cut.trace.mutates_inputs for w in self._prepared.ways)
             watch = Watch(noise, seed, only=self._only)
             with self._attributes.there():
@@ -333,7 +334,7 @@ class Check:
         return {
             name: parameter
             for name, parameter in self._holding.parameters.items()
-            if parameter.requires_grad and not parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+            if parameter.requires_grad and not accumulated_hooks(parameter)
         }
 
     def _gradients(self) -> dict[str, Sketch]:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ..ground.torch_private import CALL, buffers_in, call_itself
 from .side_outputs import Sideways
 
 
@@ -73,12 +74,12 @@ class UnitGates:
         """Puts gates into these modules; again after a module has been compiled."""
         for name in units:
             module = self._modules[name]
-            module.__dict__["_compiled_call_impl"] = _Gate(self, name, module, compiled_call(module))
+            module.__dict__[CALL] = _Gate(self, name, module, compiled_call(module))
 
     def buffers(self, names: Iterable[str]) -> list[tuple[dict[str, Any], str]]:
         """Finds where these buffers are: what holds them, and under which key."""
         parts = [name.rpartition(".") for name in names]
-        return [(self._modules[module]._buffers, key) for module, _, key in parts]
+        return [(buffers_in(self._modules[module]), key) for module, _, key in parts]
 
     def tensor(self, name: str) -> Any:
         """A parameter or buffer of the model."""
@@ -113,7 +114,7 @@ class _Gate:
         self.gates, self.name, self.module, self.compiled = gates, name, module, compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        native = self.compiled or self.module._call_impl
+        native = self.compiled or call_itself(self.module)
         if self.gates.left is not None:
             native = partial(_leaving, native, self.gates.left)
         if self.name in self.gates.again and torch.is_grad_enabled():
@@ -130,7 +131,7 @@ class _Gate:
 
 def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
     """Returns what torch.compile has made of a module's call, also behind a gate; None where it was not compiled."""
-    there: Any = module.__dict__.get("_compiled_call_impl")
+    there: Any = module.__dict__.get(CALL)
     return there.compiled if isinstance(there, _Gate) else there
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from torch import nn
 
+from ..ground.torch_private import CALL
+
 # Attributes of every module: its parameters, hooks, children and the like.
-OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_hf_initialized"}
+OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {CALL, "_is_hf_initialized"}
 # Whose functions keep nothing for a model; transformers' recorder of outputs is known by name.
 _LIBRARIES = frozenset(
     {

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ground.torch_private import version_of
 from ..ground.tree import tensors
 from .captured_values import OF_EVERY_MODULE, is_own
 
@@ -42,7 +43,7 @@ class Contents:
             self.named = {key: one for key, one in holder.items() if module is None or key not in OF_EVERY_MODULE}
         else:
             self.listed = list(holder)
-        self._versions = {id(one): one._version for one in self.values() if _is_counted(one)}
+        self._versions = {id(one): version_of(one) for one in self.values() if _is_counted(one)}
 
     def values(self) -> list[Any]:
         """All that it held."""
@@ -56,7 +57,7 @@ class Contents:
         return anew | (self._restore_named() if isinstance(self.holder, dict) else self._restore_listed())
 
     def _has_changed(self, was: Any) -> bool:
-        return _is_counted(was) and was._version != self._versions.get(id(was))
+        return _is_counted(was) and version_of(was) != self._versions.get(id(was))
 
     def _restore_named(self) -> set[Where]:
         anew = set()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ground.torch_private import buffers_in, version_of
 from . import host_rng as dice
 from . import notes, rng
 from .contents import Where, contents_of
@@ -35,14 +36,14 @@ class Surroundings:
         self._buffers: list[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]] = []
         if buffers:
             for module in root.modules():
-                for name, buffer in module._buffers.items():
+                for name, buffer in buffers_in(module).items():
                     if buffer is not None:
-                        self._buffers.append((module._buffers, name, buffer, buffer.clone()))
+                        self._buffers.append((buffers_in(module), name, buffer, buffer.clone()))
         self._contents = contents_of(root)
         self._empty = empty_buffers(root)
         seen = (buffer for _, _, buffer, _ in self._buffers)
-        self._versions = {id(one): one._version for one in seen if not one.is_inference()}
-        self._held = [(value, value._version, value.clone()) for *_, value in held_tensors(root)]
+        self._versions = {id(one): version_of(one) for one in seen if not one.is_inference()}
+        self._held = [(value, version_of(value), value.clone()) for *_, value in held_tensors(root)]
 
     def restore(self) -> set[Where]:
         """As it was; where tensors were put anew, or changed."""
@@ -59,7 +60,7 @@ class Surroundings:
         of_buffers = {where for where, _ in anew}
         for one in self._contents:
             found = one.restore()
-            if found or (one.module is not None and id(one.module._buffers) in of_buffers):
+            if found or (one.module is not None and id(buffers_in(one.module)) in of_buffers):
                 one.put_back_switches()
             anew |= found
         rng.set_state(self._random, self._device)
@@ -70,18 +71,21 @@ class Surroundings:
                     buffer.copy_(before)
                     holder[name] = buffer
             for tensor, version, before in self._held:
-                if tensor._version != version and tensor.shape == before.shape and not tensor.requires_grad:
+                if version_of(tensor) != version and tensor.shape == before.shape and not tensor.requires_grad:
                     tensor.copy_(before)
         notes.put(self._root, self._noted, self._function)
         return anew
 
 
 def _changed(tensor: torch.Tensor, versions: dict[int, int]) -> bool:
-    return id(tensor) in versions and tensor._version != versions[id(tensor)]
+    return id(tensor) in versions and version_of(tensor) != versions[id(tensor)]
 
 
 def empty_buffers(root: nn.Module) -> list[tuple[dict[str, Any], str]]:
     """Buffers that are registered and have no value yet: what holds each, and its name there."""
     return [
-        (module._buffers, name) for module in root.modules() for name, buffer in module._buffers.items() if buffer is None
+        (buffers_in(module), name)
+        for module in root.modules()
+        for name, buffer in buffers_in(module).items()
+        if buffer is None
     ]

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from ..ground.torch_private import base_of
+
 
 def nodes_of(tensors: list[torch.Tensor]) -> set[Any]:
     """The nodes at which the history of `tensors` begins; to be asked before an operation that may change them in place."""
-    whole = [tensor._base for tensor in tensors if tensor._base is not None]  # a view is changed through what it is of
+    whole = [one for one in map(base_of, tensors) if one is not None]  # a view is changed through what it is of
     return {tensor.grad_fn for tensor in [*tensors, *whole] if tensor.grad_fn is not None}
 
 

@@ -11,16 +11,34 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, Protocol
 
 import torch
 import torch.utils.checkpoint
 from torch import nn
-from torch._C import _len_torch_function_stack
-from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode
+
+from ..ground.torch_private import function_mode
 
 _module_call = nn.Module.__call__
-_module_apply = nn.Module._apply
+# What moves a module, as far as this torch has it.
+_MOVES = (
+    "to",
+    "to_empty",
+    "cpu",
+    "cuda",
+    "ipu",
+    "mtia",
+    "xpu",
+    "type",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "share_memory",
+)
+_module_moves = {name: getattr(nn.Module, name) for name in _MOVES if hasattr(nn.Module, name)}
 _function_apply = torch.autograd.Function.__dict__["apply"]
 
 # Attributes of a tensor that give another tensor; all other attributes are facts about it, not computations.
@@ -123,20 +141,24 @@ def patch_functions(mode: OperationMode) -> None:
 
 def let_modules_move() -> None:
     """From here on `module.to(...)` in a forward is not an operation on tensors: it is about where parameters lie."""
-    if nn.Module._apply is not _module_apply:
-        return
+    for name, native in _module_moves.items():
+        if getattr(nn.Module, name) is native:
+            setattr(nn.Module, name, _moving(native))
 
-    def apply(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        mode = _get_current_function_mode()
+
+def _moving(native: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(native)
+    def move(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        mode = function_mode()
         if not isinstance(mode, OperationMode) or not mode.enabled:
-            return _module_apply(module, *args, **kwargs)
+            return native(module, *args, **kwargs)
         mode.enabled = False
         try:
-            return _module_apply(module, *args, **kwargs)
+            return native(module, *args, **kwargs)
         finally:
             mode.enabled = True
 
-    nn.Module._apply = apply  # type: ignore[method-assign,assignment]
+    return move
 
 
 def _without_reentrance(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
@@ -205,12 +227,9 @@ class OperationMode(TorchFunctionMode):
             What `resume` needs to know.
         """
         self.enabled = False
-        if not _len_torch_function_stack():  # in a thread of the user's
+        if function_mode() is not self:  # there is none at all in a thread of the user's
             return _COVERED
-        top = _pop_mode()
-        if top is not self:
-            _push_mode(top)
-            return _COVERED
+        super().__exit__(None, None, None)
         if not self.compiles:
             return _OFF
         self._stance.__exit__(None, None, None)
@@ -219,7 +238,7 @@ class OperationMode(TorchFunctionMode):
     def resume(self, left: int) -> None:
         """After the unit."""
         if left == _OFF:
-            _push_mode(self)
+            super().__enter__()
         elif left == _OUT:
             self.__enter__()
         self.enabled = True

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ground.torch_private import FORWARD_HOOKS, FORWARD_PRE_HOOKS, children_in
 from .captured_values import ATOMS, OF_EVERY_MODULE, Variables, behind, functions_of, is_own, of_a_library
 from .iteration import Iteration, is_iterator
 
@@ -131,7 +132,7 @@ def places(root: nn.Module, function: Function = None, gone: frozenset[Key] = fr
     called: list[tuple[Any, type | None]] = [(function, None)]
     modules = list(root.named_modules())
     holders = _held_by_several([module for _, module in modules])
-    placed = Counter(id(child) for _, module in modules for child in module._modules.values())
+    placed = Counter(id(child) for _, module in modules for child in children_in(module).values())
     several = {where for where, module in modules if placed[id(module)] > 1}
 
     def of_module(where: str, name: str) -> Key:
@@ -183,7 +184,7 @@ def places(root: nn.Module, function: Function = None, gone: frozenset[Key] = fr
         for name in kinds[kind]:
             if name not in own and (key := first(of_module(where, name), (id(own), name))) is not None:
                 yield key, Place(own, name)
-        for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+        for hooks in (FORWARD_HOOKS, FORWARD_PRE_HOOKS):
             if own.get(hooks):
                 called += [(hook, None) for hook in own[hooks].values()]
     for one in behind(function)[1] if function is not None else ():
@@ -297,7 +298,7 @@ def _put(there: MutableMapping[str, Any], name: str, value: Any) -> None:
 def rolled(value: Any) -> Any:
     """The state of a generator of random numbers; None of anything else."""
     if isinstance(value, torch.Generator):
-        with torch._C.DisableTorchFunction():  # no part of a forward that is being recorded
+        with torch.DisableTorchFunction():  # no part of a forward that is being recorded
             state = value.get_state()
             return ctypes.string_at(state.data_ptr(), state.numel())  # a pickled tensor is another text each time
     if isinstance(value, random.Random):

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ground.torch_private import CHILDREN, FORWARD_HOOKS, FORWARD_PRE_HOOKS
 from ..ground.tree import leaves
 from .captured_values import OF_EVERY_MODULE, behind, closure_of, is_own
 from .naming import outside
@@ -93,8 +94,8 @@ class Switches:
             for key in one.keys:
                 if key in own:
                     _note(one.name, key, own[key], found, seen, whole=one.outside)
-            if own.get("_forward_hooks") or own.get("_forward_pre_hooks"):
-                hooks = (*_part(own, "_forward_hooks"), *_part(own, "_forward_pre_hooks"))
+            if own.get(FORWARD_HOOKS) or own.get(FORWARD_PRE_HOOKS):
+                hooks = (*_part(own, FORWARD_HOOKS), *_part(own, FORWARD_PRE_HOOKS))
                 inside[one.name, "hooks"] = tuple(map(_maker, hooks))
             if one.forward is not None:
                 _variables(one.forward, outside, seen)
@@ -109,7 +110,7 @@ class Switches:
         of_every_stage = outside(self._root, self.units)
         for name, module in self._root.named_modules():
             own = module.__dict__
-            children = _part(own, "_modules")
+            children = _part(own, CHILDREN)
             keys = tuple(key for key in own if key not in OF_EVERY_MODULE)
             read = name in of_every_stage
             forward = type(module).forward if read else None
@@ -185,7 +186,7 @@ def _is_other(held: _Held) -> bool:
     own = held.own
     if len(own) != held.size:
         return True
-    children = own.get("_modules")
+    children = own.get(CHILDREN)
     return (tuple(children.values()) if children else ()) != held.children
 
 

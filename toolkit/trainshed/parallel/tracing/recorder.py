@@ -13,6 +13,17 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..ground.errors import PipelineError
+from ..ground.torch_private import (
+    BACKWARD_HOOKS,
+    BUFFERS,
+    PARAMETERS,
+    backward_hooks_of_all,
+    buffers_in,
+    children_in,
+    has_hooks,
+    saved_tensors_hooks_now,
+    version_of,
+)
 from ..ground.tree import contents, holders, leaves, map_leaves, tensors
 from . import host_rng as dice
 from . import notes, rng
@@ -286,7 +297,7 @@ class Recorder:
         if not self._paths:
             return name
         around, path = self._paths[-1]
-        key = next((key for key, child in around._modules.items() if child is module), None)
+        key = next((key for key, child in children_in(around).items() if child is module), None)
         return name if key is None else f"{path}.{key}".lstrip(".")
 
     def _place(self, event: Event, unit: nn.Module | None) -> int:
@@ -302,9 +313,9 @@ class Recorder:
             parts: the modules that it is made of.
         """
         return [
-            (f"{self._modules.get(id(module), '?')}.{key}".lstrip("."), module._buffers, key, buffer, _version(buffer))
+            (f"{self._modules.get(id(module), '?')}.{key}".lstrip("."), buffers_in(module), key, buffer, _version(buffer))
             for _, module in parts
-            for key, buffer in module._buffers.items()
+            for key, buffer in buffers_in(module).items()
             if buffer is not None
         ]
 
@@ -313,7 +324,7 @@ class Recorder:
         return {
             (name, kind, key): tensor
             for name, module in parts
-            for kind in ("_parameters", "_buffers")
+            for kind in (PARAMETERS, BUFFERS)
             for key, tensor in getattr(module, kind).items()
             if tensor is not None and not self._is_own(tensor) and self._tag(tensor) is not None
         }
@@ -405,7 +416,7 @@ class Recorder:
 
     def _note_region(self, event: Event) -> None:
         """Events under one activation checkpoint are re-run together and so belong to one stage."""
-        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _flag: None)(False)
+        top = saved_tensors_hooks_now(False)
         if top is None or event.replicated or top[0] is _forget:
             return
         self._region_keep.append(top)
@@ -574,13 +585,7 @@ def _sketch(made: list[torch.Tensor]) -> list[tuple[float, float]]:
 
 
 def _hooks_gradients(module: nn.Module) -> bool:
-    everywhere = nn.modules.module
-    return bool(
-        module._backward_hooks
-        or module._backward_pre_hooks
-        or everywhere._global_backward_hooks
-        or everywhere._global_backward_pre_hooks
-    )
+    return has_hooks(module, BACKWARD_HOOKS) or any(backward_hooks_of_all)
 
 
 def _packed(result: Any) -> list[torch.Tensor]:
@@ -624,13 +629,13 @@ def _forgotten(_nothing: None) -> torch.Tensor:
 
 def _version(tensor: torch.Tensor) -> int:
     try:
-        return tensor._version
+        return version_of(tensor)
     except RuntimeError:  # inference tensors do not count their versions
         return 0
 
 
 def _storage(tensor: torch.Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        return id(tensor.untyped_storage())
     except (RuntimeError, NotImplementedError):  # inside vmap there is no storage to speak of
         return id(tensor)

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from ..ground.torch_private import CHILDREN, FORWARD_HOOKS, FORWARD_PRE_HOOKS
 from ..ground.tree import tensors
 from .captured_values import ATOMS, OF_EVERY_MODULE, Variables, functions_of, is_own, of_a_library
 
@@ -23,7 +24,7 @@ from .captured_values import ATOMS, OF_EVERY_MODULE, Variables, functions_of, is
 Place = tuple[tuple[Any, ...], tuple[Any, ...]]
 Holder = MutableMapping[Any, Any] | list[Any]
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HOOKS = (FORWARD_HOOKS, FORWARD_PRE_HOOKS)
 _DEPTH = 5
 
 
@@ -91,7 +92,7 @@ class Sideways:
         entries: Any = enumerate(holder)
         of_a_module = False
         if isinstance(holder, MutableMapping):
-            entries, of_a_module = holder.items(), "_modules" in holder
+            entries, of_a_module = holder.items(), CHILDREN in holder
         elif isinstance(holder, list):
             found[anchor, (*keys, "length")] = (holder, _Length(len(holder)))
         for key, value in list(entries):

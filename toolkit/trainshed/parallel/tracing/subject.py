@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..ground.errors import PlanError
+from ..ground.torch_private import buffers_in
 from ..ground.tree import map_leaves, tensors
 from . import host_rng as dice
 from .captured_values import OF_EVERY_MODULE
@@ -174,7 +175,7 @@ class Subject:
             emptied = {id(holder) for holder, name in empty if (id(holder), name) in self._anew}
             for one in before:
                 one.empty(self._anew)
-                if one.module is not None and id(one.module._buffers) in emptied:
+                if one.module is not None and id(buffers_in(one.module)) in emptied:
                     one.put_back_switches()
             for own, name, value in hollow:
                 own[name] = value

@@ -6,21 +6,21 @@ Whatever a script calls to be parallel, it calls modules, `backward` and an opti
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..engine.verify.tensor_digest import Sketch, sketch
 from ..ground.errors import PipelineError
 from ..ground.shards import local, whole
+from ..ground.torch_private import ORIGINAL
+from ..ground.tree import leaves, map_leaves, tensors
 from .evidence import Evidence, Pass, Sketches, Update
 from .global_batch import Batches, rows_in
 from .padding import counts_padding
-
-_WRAPPINGS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
 
 class Enough(BaseException):
@@ -87,12 +87,11 @@ class ScriptRecorder:
         self._depth += 1
         if self._depth > 1 or not self._trains(module):
             return args, kwargs
-        leaves, spec = tree_flatten((args, kwargs))
-        given = [one for one in leaves if _is_given(one)]
+        given = [one for one in leaves((args, kwargs)) if _is_given(one)]
         made = self.batches.inputs(len(self.evidence.updates), len(self._now.passes), given)
         known = {id(one): two for one, two in zip(given, made, strict=True)}
         self._begin(module, made)
-        found: tuple[Any, Any] = tree_unflatten([known.get(id(one), one) for one in leaves], spec)
+        found: tuple[Any, Any] = map_leaves(lambda one: known.get(id(one), one), (args, kwargs))
         return found
 
     def targets(self, tensor: Any) -> Any:
@@ -160,7 +159,7 @@ class ScriptRecorder:
         return _digest([bytes(one.training for one in root.modules())])
 
     def _look(self, name: str, output: Any) -> None:
-        tensor = next((one for one in tree_leaves(output) if isinstance(one, torch.Tensor) and one.dim()), None)
+        tensor = next((one for one in tensors(output) if one.dim()), None)
         now = self._pass
         if tensor is None or now is None or not now.rows or name in now.outputs:
             return
@@ -267,7 +266,7 @@ def named_buffers(roots: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tenso
 def unwrapped(module: nn.Module) -> nn.Module:
     """The model within DDP and torch.compile."""
     while True:
-        inner = [getattr(module, name, None) for name in _WRAPPINGS[:2]] if _wraps(module) else []
+        inner = [getattr(module, name, None) for name in ("module", ORIGINAL)] if _wraps(module) else []
         found = next((one for one in inner if isinstance(one, nn.Module)), None)
         if found is None:
             return module
@@ -279,8 +278,10 @@ def _wraps(module: nn.Module) -> bool:
 
 
 def plain_name(name: str) -> str:
-    """Without the names of wrappings."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPINGS[1:])
+    """Without the names of what torch wraps modules in."""
+    return ".".join(
+        part for part in name.split(".") if part != ORIGINAL and not re.fullmatch("_[a-z]+_wrapped_module", part)
+    )
 
 
 def _states() -> list[bytes]:

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from ..engine.verify.tensor_digest import sketch
+from ..ground.torch_private import CALL_ITSELF
 from .evidence import COMPRESSED, STAGES, Loader
 from .global_batch import Fed, Kept
 from .script_hooks import ScriptRecorder, plain_name
@@ -77,7 +78,7 @@ def _functions(seen: ScriptRecorder) -> list[Patch]:
         (pipelining.PipelineStage, "__init__", lambda native: _stage(native, seen)),
         (DistributedSampler, "__iter__", lambda native: _sampling(native, seen)),
         # torch's hook of all modules is not told of arguments that have names.
-        (nn.Module, "_call_impl", lambda native: _called(native, seen)),
+        (nn.Module, CALL_ITSELF, lambda native: _called(native, seen)),
     ]
 
 

@@ -19,6 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from trainshed.base.errors import shorten
 
 from ...ground.errors import NotServed
+from ...ground.torch_private import version_of
 from ...ground.tree import leaves, map_leaves
 from ...tracing import rng
 from ..verify.traces import Traces, no_gradients
@@ -103,11 +104,11 @@ class Proof:
             # Hooks of its own, for those of an activation checkpoint around must not see what is tried.
             with no_gradients(module), torch.enable_grad(), saved_tensors_hooks(torch.Tensor.detach, _same_tensor):
                 passed = {at: one.clone() for at, one in inputs.items()}
-                versions = {at: one._version for at, one in passed.items()}
+                versions = {at: version_of(one) for at, one in passed.items()}
                 args, kwargs = entering(self._given, passed, rule, slices, self._crossing)
                 with inside:
                     found.results = leaves(self._native(*args, **kwargs))
-                found.changed = any(one._version != versions[at] for at, one in passed.items())
+                found.changed = any(version_of(one) != versions[at] for at, one in passed.items())
                 if rule is not None and slices is not None:
                     found.results, self._joins = _joined(found.results, self.whole.results, slices, self._crossing)
                 with inside.recomputing():

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from ...ground.errors import NotServed, PipelineError
+from ...ground.torch_private import version_of
 from ...ground.tree import leaves, map_leaves
 from ...tracing.naming import first_names
 from ..forward_patch import StandIn, is_compiled
@@ -345,7 +346,7 @@ class Region:
         """This rank's part of the hidden state: what the block before has returned, if it is that as it was."""
         if self._last is not None:
             before, version, part, of, along = self._last
-            if before() is whole and whole._version == version and (of, along) == (slices, axis):
+            if before() is whole and version_of(whole) == version and (of, along) == (slices, axis):
                 return part
         self.inputs.append((block.name, look_at(whole)))
         return cut(whole, self.crossing, axis, slices)
@@ -355,7 +356,7 @@ class Region:
             return leaf
         whole = join(leaf, self.crossing, axis, slices)
         if leaf.is_floating_point():
-            self._last = weakref.ref(whole), whole._version, leaf, slices, axis
+            self._last = weakref.ref(whole), version_of(whole), leaf, slices, axis
         return whole
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from ...ground.errors import PipelineError, PlanError
 from ...ground.grid import Grid, TensorGroup
+from ...ground.torch_private import parameters_in
 from ...tracing.subject import Subject
 from ..object_collectives import STEP, objects
 from ..tensor.rank_agreement import agreed_seed, compare_in_company
@@ -162,9 +163,9 @@ def _apart_from_hooks(module: nn.Module) -> Iterator[None]:
     kept: list[tuple[dict[str, Any], str, nn.Parameter]] = []
     stands: dict[int, nn.Parameter] = {}
     for one in module.modules():
-        for name, parameter in one._parameters.items():
+        for name, parameter in parameters_in(one).items():
             if parameter is not None:
-                kept.append((one._parameters, name, parameter))
+                kept.append((parameters_in(one), name, parameter))
                 twin = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
                 stands.setdefault(id(parameter), twin)
     for holder, name, parameter in kept:

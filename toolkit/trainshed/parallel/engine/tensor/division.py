@@ -19,6 +19,7 @@ from ...ground.errors import PipelineError
 from ...ground.exchanges import exchanged, length_of, scattered, summed
 from ...ground.halves import stays_half
 from ...ground.shards import has_gradient_hook, whole
+from ...ground.torch_private import ORIGINAL, parameters_in
 from ...ground.tree import map_leaves
 from ...tracing.naming import first_names
 from ..verify.unit_outputs import Watch
@@ -146,7 +147,7 @@ def candidates(
         kind = (kind_of(module) or experts_of(module)) if id(module) == key else None
         if kind is None or not wanted(module) or any(name == one or name.startswith(f"{one}.") for one in kept):
             continue
-        yield name, kind, "compiled" if "_orig_mod" in name.split(".") else ""
+        yield name, kind, "compiled" if ORIGINAL in name.split(".") else ""
 
 
 class Division:
@@ -221,7 +222,7 @@ class Division:
             uses: also note who reads their parameters, for `divide`.
         """
         self.watch = watch
-        seen = Uses([p for one in self._forwards for p in one.kind.module._parameters.values() if p is not None])
+        seen = Uses([p for one in self._forwards for p in parameters_in(one.kind.module).values() if p is not None])
         self.uses = seen if uses else None
         try:
             with seen if uses else nullcontext():
@@ -308,13 +309,13 @@ class Division:
             axes: dict[int, set[int]] = {}
             for one in chosen:
                 for name, axis in one.kind.axes.items():
-                    axes.setdefault(id(one.kind.module._parameters[name]), set()).add(axis)
-            whole_ones = {id(parameter) for one in kept for parameter in one.kind.module._parameters.values()}
+                    axes.setdefault(id(parameters_in(one.kind.module)[name]), set()).add(axis)
+            whole_ones = {id(parameter) for one in kept for parameter in parameters_in(one.kind.module).values()}
             whole_ones.update(key for key, several in axes.items() if len(several) > 1)
             apart = [
                 one
                 for one in chosen
-                if any(id(p) in whole_ones for p in one.kind.module._parameters.values() if p is not None)
+                if any(id(p) in whole_ones for p in parameters_in(one.kind.module).values() if p is not None)
             ]
             if not apart:
                 break
@@ -323,7 +324,7 @@ class Division:
             kept += apart
             chosen = [one for one in chosen if one not in apart]
         self._chosen = chosen
-        axis_of = {id(one.kind.module._parameters[name]): axis for one in chosen for name, axis in one.kind.axes.items()}
+        axis_of = {id(parameters_in(one.kind.module)[name]): axis for one in chosen for name, axis in one.kind.axes.items()}
         self._axes = {name: axis_of[id(p)] for name, p in self.root.named_parameters() if id(p) in axis_of}
         return self._axes
 
@@ -331,7 +332,7 @@ class Division:
         """Modules that were chosen run with parts from now on, if all their parameters (by `id`) are among these; all others
         run as they were written."""
         for one in self._chosen:
-            if all(id(one.kind.module._parameters[name]) in parameters for name in one.kind.axes):
+            if all(id(parameters_in(one.kind.module)[name]) in parameters for name in one.kind.axes):
                 one.parts = one.kind.computing(self.entrance)
                 self.divided.append(one.kind.module)
         for one in self._forwards:
@@ -346,7 +347,7 @@ class Division:
         made = {id(old): self.part_of(old, axes[name]) for name, old in old_ones.items()}
         self.adopt(made)
         for module, name, old in self._places(made):
-            module._parameters[name] = made[id(old)]
+            parameters_in(module)[name] = made[id(old)]
         for old in old_ones.values():
             old.data = torch.empty(0, dtype=old.dtype, device=old.device)
             old.grad = None
@@ -357,7 +358,7 @@ class Division:
         return [
             (module, name, parameter)
             for module in self.root.modules()
-            for name, parameter in module._parameters.items()
+            for name, parameter in parameters_in(module).items()
             if parameter is not None and id(parameter) in parameters
         ]
 
@@ -366,7 +367,7 @@ class Division:
         if not length_of(one.kind.features, ranks, ranks - 1):
             return f"{one.kind.features} {one.kind.noun} do not make {ranks} parts"
         for name in one.kind.axes:
-            parameter: Any = one.kind.module._parameters[name]
+            parameter: Any = parameters_in(one.kind.module)[name]
             if has_gradient_hook(parameter):
                 return f"{name} has a gradient hook"
             if type(parameter) is not nn.Parameter or parameter.layout is not torch.strided:
@@ -412,13 +413,13 @@ class Division:
         before = self._places(parts)
         try:
             for module, name, part in before:
-                module._parameters[name] = made[id(part)]
+                parameters_in(module)[name] = made[id(part)]
             self.is_whole = True
             yield
         finally:
             self.is_whole = False
             for module, name, part in before:
-                module._parameters[name] = part
+                parameters_in(module)[name] = part
 
     def line(self) -> str:
         """Says what is divided, in words."""

@@ -23,6 +23,7 @@ from trainshed.base.errors import shorten
 
 from ...ground.errors import PipelineError
 from ...ground.exchanges import length_of, start_of, summed
+from ...ground.torch_private import FORWARD_HOOKS, FORWARD_PRE_HOOKS, assert_async, call_instead, has_hooks, parameters_in
 from ...tracing import rng
 from .kinds import Compute, Entrance, Kind
 
@@ -80,7 +81,7 @@ class Experts(Kind):
     reads = None  # its own forward may do anything with them
 
     def __init__(self, module: nn.Module, count: int) -> None:
-        super().__init__(module, count, dict.fromkeys(module._parameters, 0), _unused)
+        super().__init__(module, count, dict.fromkeys(parameters_in(module), 0), _unused)
         self._native: Compute = module.forward
         self._call: ExpertCall | None = None
         self._called = False
@@ -104,7 +105,8 @@ class Experts(Kind):
             return _UNKNOWN if self._called else ""
         if any(True for _ in self.module.buffers()):
             return "it has buffers"
-        if any(one._forward_hooks or one._forward_pre_hooks for one in self.module.modules() if one is not self.module):
+        inner = (one for one in self.module.modules() if one is not self.module)
+        if any(has_hooks(one, (FORWARD_HOOKS, FORWARD_PRE_HOOKS)) for one in inner):
             return "a hook looks into it"
         call, self._call = self._call, None
         modes = {one: one.training for one in self.module.modules()}
@@ -135,8 +137,8 @@ class Experts(Kind):
                     hint="keep it whole: set_tensor_parallelism(module, False) before the first step",
                 )
             tokens, chosen, weights = call.inputs()
-            torch._assert_async((chosen >= 0).all(), f"a number of an expert below 0 of {self.features}")
-            parts = {name: p.to_local() for name, p in self.module._parameters.items() if p is not None}  # type: ignore[attr-defined]
+            assert_async((chosen >= 0).all(), f"a number of an expert below 0 of {self.features}")
+            parts = {name: p.to_local() for name, p in parameters_in(self.module).items() if p is not None}  # type: ignore[attr-defined]
             first = start_of(self.features, mesh.size(), mesh.get_local_rank())
             inputs = entrance(tokens), chosen, entrance(weights)
             return summed(self._share(call, inputs, parts, first), mesh)
@@ -167,8 +169,8 @@ class Experts(Kind):
     def _try(self, call: ExpertCall, inputs: Sequence[torch.Tensor], ranks: int) -> str:
         """Why the parts do not give what the module gives with these inputs; empty if they do."""
         tokens, chosen, weights = inputs
-        names = [name for name, p in self.module._parameters.items() if p is not None]
-        wholes = {name: _leaf(_with_values(self.module._parameters[name])) for name in names}
+        names = [name for name, p in parameters_in(self.module).items() if p is not None]
+        wholes = {name: _leaf(_with_values(parameters_in(self.module)[name])) for name in names}
         before = {id(one): dict(one.__dict__) for one in self.module.modules()}
         state = rng.get_state(tokens.device)
         leaves = _leaf(tokens), _leaf(weights)
@@ -204,8 +206,8 @@ class Experts(Kind):
 
 def experts_of(module: nn.Module) -> Experts | None:
     """Experts, as far as a module's form tells; None if it is something else."""
-    own = [parameter for parameter in module._parameters.values() if parameter is not None]
-    replaced = "forward" in module.__dict__ or module._compiled_call_impl is not None
+    own = [parameter for parameter in parameters_in(module).values() if parameter is not None]
+    replaced = "forward" in module.__dict__ or call_instead(module) is not None
     if not own or replaced or type(module).__module__.startswith("torch.") or len(list(module.parameters())) > len(own):
         return None
     count = len(own[0]) if own[0].ndim else 0
@@ -218,18 +220,18 @@ def experts_of(module: nn.Module) -> Experts | None:
 @contextmanager
 def _with_parameters(module: nn.Module, parameters: dict[str, torch.Tensor], of: int, count: int) -> Iterator[None]:
     """Within this context a module has other tensors as parameters, and `count` experts in the place of `of`."""
-    before = {name: module._parameters[name] for name in parameters}
+    before = {name: parameters_in(module)[name] for name in parameters}
     numbers = {
         key: value
         for key, value in module.__dict__.items()
         if "expert" in key.lower() and type(value) is int and value == of and count != of
     }
     try:
-        module._parameters.update(parameters)  # type: ignore[arg-type]
+        parameters_in(module).update(parameters)  # type: ignore[arg-type]
         module.__dict__.update(dict.fromkeys(numbers, count))
         yield
     finally:
-        module._parameters.update(before)
+        parameters_in(module).update(before)
         module.__dict__.update(numbers)
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...ground.shards import has_gradient_hook
+from ...ground.torch_private import parameters_in
 from ...ground.tree import map_leaves, tensors
 from ...plan.division import DivisibleModule, Foreseen, PieceCall, divided
 from ...plan.profile import PASSES, counted_seconds
@@ -43,7 +44,7 @@ def foresee(subject: Subject, paired: Sequence[int], wanted: Callable[[nn.Module
     found = [(name, kind, reason) for name, kind, reason in candidates(root, wanted, kept)]
     last = _Last()
     seats = [_Seat(name, kind, last) for name, kind, reason in found if not reason]
-    watched = [p for seat in seats for p in seat.kind.module._parameters.values() if p is not None]
+    watched = [p for seat in seats for p in parameters_in(seat.kind.module).values() if p is not None]
     uses = Uses(watched)
     counts = subject.counts or subject.device.type == "meta"
     names = {id(parameter): name for name, parameter in root.named_parameters()}
@@ -166,9 +167,9 @@ def _paired(
 
 def _piece(name: str, kind: Kind, reason: str, seat: _Seat | None, uses: Uses, names: dict[int, str]) -> DivisibleModule:
     module = kind.module
-    axes = {names[id(module._parameters[own])]: axis for own, axis in kind.axes.items()}
+    axes = {names[id(parameters_in(module)[own])]: axis for own, axis in kind.axes.items()}
     for own in kind.axes if not reason else ():
-        parameter: Any = module._parameters[own]
+        parameter: Any = parameters_in(module)[own]
         if has_gradient_hook(parameter):
             reason = f"{own} has a gradient hook"
         elif id(parameter) in uses.outside:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ground.exchanges import collected, entering, gathered, start_of, summed
+from ...ground.torch_private import assert_async, call_instead, parameters_in, version_of
 
 Compute = Callable[..., torch.Tensor]
 
@@ -45,7 +46,7 @@ class Entrance:
         return self._once(x, own, lambda: collected(own, self.mesh, x.shape[axis], axis))
 
     def _once(self, x: torch.Tensor, own: torch.Tensor, enter: Callable[[], torch.Tensor]) -> torch.Tensor:
-        seen = own._version, own.requires_grad, torch.is_grad_enabled()
+        seen = version_of(own), own.requires_grad, torch.is_grad_enabled()
         if self._entered is None or self._read() is not x or self._seen != seen:
             self._entered = None  # not both at a time
             self._entered = enter()
@@ -107,9 +108,9 @@ class Kind:
 def kind_of(module: nn.Module) -> Kind | None:
     """How a module can be divided; None if nobody knows. Its forward must be that of a known class, and its parameters as
     they were made there (no weight_norm, no parametrization)."""
-    own = {name for name, parameter in module._parameters.items() if parameter is not None}
+    own = {name for name, parameter in parameters_in(module).items() if parameter is not None}
     forward = type(module).forward
-    if "forward" in module.__dict__ or module._compiled_call_impl is not None:
+    if "forward" in module.__dict__ or call_instead(module) is not None:
         return None  # a forward of its own
     if isinstance(module, nn.Linear) and forward is nn.Linear.forward and own in ({"weight"}, {"weight", "bias"}):
         bias = dict.fromkeys(own - {"weight"}, 0)
@@ -194,7 +195,7 @@ def _embedding_term(module: Any, entrance: Entrance, words: torch.Tensor) -> tor
     weight, mesh = module.weight.to_local(), entrance.mesh
     first = start_of(module.weight.shape[0], mesh.size(), mesh.get_local_rank())
     known = (words >= 0) & (words < module.weight.shape[0])
-    torch._assert_async(known.all(), f"a word that the embedding of {module.weight.shape[0]} does not have")
+    assert_async(known.all(), f"a word that the embedding of {module.weight.shape[0]} does not have")
     elsewhere = (words < first) | (words >= first + weight.shape[0])
     padding = None if module.padding_idx is None else module.padding_idx - first
     if padding is not None and not 0 <= padding < weight.shape[0]:

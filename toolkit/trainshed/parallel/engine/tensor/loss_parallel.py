@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ground.exchanges import length_of, start_of, summed
+from ...ground.torch_private import assert_async
 from .op_call import OpCall, is_ordinary
 
 
@@ -91,7 +92,7 @@ class _Targets:
         labels, classes = target.reshape(-1), tensor.shape[axis]
         kept = labels != call.argument(4, "ignore_index", -100)
         known = (labels >= 0) & (labels < classes)
-        torch._assert_async((known | ~kept).all(), f"a target that a loss over {classes} classes does not have")
+        assert_async((known | ~kept).all(), f"a target that a loss over {classes} classes does not have")
         return cls(labels, kept, shape, axis, classes, reduction)
 
     def reduced(self, losses: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
@@ -150,7 +151,7 @@ def _gather(call: OpCall) -> Joint | None:
         return None
     wanted = index.movedim(axis, -1)
     known = (index >= 0) & (index < tensor.shape[axis])
-    torch._assert_async(known.all(), f"an index that gather() of {tensor.shape[axis]} places does not have")
+    assert_async(known.all(), f"an index that gather() of {tensor.shape[axis]} places does not have")
 
     def numbers(own: torch.Tensor, first: int, _top: torch.Tensor) -> torch.Tensor:
         return _at(own, wanted.reshape(-1, wanted.shape[-1]), first)

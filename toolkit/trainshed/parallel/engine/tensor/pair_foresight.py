@@ -85,7 +85,7 @@ class _Kept(Along):
     ) -> None:
         super().__init__(region, kinds, kept, (choice, ()), counts=True)
         self._gives = set(choice.along)
-        self._parameters = {one.untyped_storage()._cdata for one in root.parameters()}
+        self._parameters = {id(one.untyped_storage()) for one in root.parameters()}
         self._seen: dict[int, tuple[Any, float]] = {}
 
     @contextmanager
@@ -96,9 +96,9 @@ class _Kept(Along):
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         storage, share = tensor.untyped_storage(), 1.0 if self.region.trial is None else self.region.trial.share
-        if share and storage._cdata not in self._parameters:
-            _, before = self._seen.get(storage._cdata, (storage, 0.0))
-            self._seen[storage._cdata] = storage, max(before, share)
+        if share and id(storage) not in self._parameters:
+            _, before = self._seen.get(id(storage), (storage, 0.0))
+            self._seen[id(storage)] = storage, max(before, share)
         return tensor
 
     def part(self) -> float:

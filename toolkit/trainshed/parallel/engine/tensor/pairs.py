@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ...ground.exchanges import length_of
+from ...ground.torch_private import parameters_in
 from .kinds import Kind
 from .sharded_tensor import Part, TensorRegion, Trial, whole_of
 
@@ -102,7 +103,7 @@ class Pairs(Attempt):
         self.seen, self._avoided = Seen(), avoided
         owners: dict[int, int] = {}
         for kind in kinds.values():
-            for parameter in kind.module._parameters.values():
+            for parameter in parameters_in(kind.module).values():
                 owners[id(parameter)] = owners.get(id(parameter), 0) + 1
         self._opens = {
             name
@@ -113,7 +114,7 @@ class Pairs(Attempt):
         self._closes = {
             name
             for name in self._opens
-            if all(owners[id(one)] == 1 for one in kinds[name].module._parameters.values() if one is not None)
+            if all(owners[id(one)] == 1 for one in parameters_in(kinds[name].module).values() if one is not None)
         }
         self._plain: set[str] = set()
 

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from ...ground.torch_private import parameters_in
 from ...ground.tree import leaves
 
 Reads = tuple[Callable[..., Any], ...] | None
@@ -46,7 +47,7 @@ class Uses(TorchFunctionMode):
         Args:
             reads: what it may do with a part of a parameter; None for anything.
         """
-        self._owners.append(({id(parameter) for parameter in module._parameters.values()}, reads))
+        self._owners.append(({id(parameter) for parameter in parameters_in(module).values()}, reads))
         try:
             yield
         finally:

@@ -7,11 +7,12 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_map
 
 from ...ground.errors import PipelineError
 from ...ground.shards import like, local
+from ...ground.torch_private import as_plain
 from ...ground.torch_version import TORCH
+from ...ground.tree import map_leaves
 
 
 class ReplacedParameter(nn.Parameter):
@@ -42,9 +43,9 @@ class PartParameter(DTensor):
             """As later versions of torch do it: computes with plain DTensors."""
 
             def plain(one: Any) -> Any:
-                return DTensor(one._local_tensor, one._spec, requires_grad=one.requires_grad) if type(one) is cls else one
+                return as_plain(one) if type(one) is cls else one
 
-            return func(*tree_map(plain, args), **tree_map(plain, kwargs or {}))
+            return func(*map_leaves(plain, args), **map_leaves(plain, kwargs or {}))
 
     @property
     def data(self) -> torch.Tensor:

@@ -11,7 +11,7 @@ comes into a block and leaves it begin and end the block's backward, is given wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -23,8 +23,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ...ground.grid import Grid
 from ...ground.shards import tensor_axis
-from ...ground.tree import leaves, map_leaves, tensors
-from ..block_shards import BlockShards
+from ...ground.torch_private import parameters_in
+from ...ground.tree import leaves, map_leaves
+from ..block_shards import BlockShards, Hook, places_of
 from ..shard_mesh import ShardMesh
 from .part_parameters import PartParameter, ReplacedParameter
 from .sharded_tensor import Alias, Part
@@ -43,18 +44,15 @@ class PartShards(BlockShards):
         attributes = {
             (id(module), name): dict(parameter.__dict__)
             for module in root.modules()
-            for name, parameter in module._parameters.items()
+            for name, parameter in parameters_in(module).items()
             if parameter is not None
         }
         self._where = where
         self._gathered: set[int] = set()
         super().__init__(root, grid, where.for_blocks, kinds, ran)
-        for state in self._states:
-            state._register_pre_backward_hook = partial(self._leaving, state._register_pre_backward_hook)
-        for group in self._groups:
-            group._register_post_backward_hook = partial(_coming, group._register_post_backward_hook)
+        places = places_of(root)
         for one in self.each:
-            _lay(one, where, attributes)
+            _lay(one, where, places[id(one.sharded_param)], attributes)
         for old in before:
             if not isinstance(old, DTensor):
                 old.data = torch.empty(0, dtype=old.dtype, device=old.device)
@@ -69,29 +67,38 @@ class PartShards(BlockShards):
             places = [
                 (module, name, parameter)
                 for module in self._root.modules()
-                for name, parameter in module._parameters.items()
+                for name, parameter in parameters_in(module).items()
                 if parameter is not None
             ]
             try:
                 for module, name, parameter in places:
-                    module._parameters[name] = made[id(parameter)]
+                    parameters_in(module)[name] = made[id(parameter)]
                 yield
             finally:
                 for module, name, parameter in places:
-                    module._parameters[name] = parameter
+                    parameters_in(module)[name] = parameter
 
     def gathers(self, tensor: torch.Tensor) -> bool:
         """Returns whether a block's modules read a tensor in the place of a parameter that the tensor group has whole."""
         if type(tensor) is not nn.Parameter:
             return False
         if id(tensor) not in self._gathered:  # made when its block runs first, and kept
-            self._gathered = {id(getattr(one, "_unsharded_param", None)) for one in self.each}
+            self._gathered = {id(getattr(one, "unsharded_param", None)) for one in self.each}
         return id(tensor) in self._gathered
 
-    def _leaving(self, native: Callable[[Any], Any], output: Any) -> Any:
-        """In the place of torch's, of what a unit gives."""
-        native([self._held(one) for one in tensors(output)])
-        return output
+    def _entering(self, native: Hook, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        enter = partial(super()._entering, native, module)
+        every = [*args, *kwargs.values()]
+        mine = [any(isinstance(leaf, Part) for leaf in leaves(one)) for one in every]
+        if self.is_off or not torch.is_grad_enabled() or not any(mine):
+            return enter(args, kwargs)
+        given = [map_leaves(_held, one) if parted else one for one, parted in zip(every, mine, strict=True)]
+        args, kwargs = enter(tuple(given[: len(args)]), dict(zip(kwargs, given[len(args) :], strict=True)))
+        entered = [
+            _back(before, one) if parted else one
+            for before, one, parted in zip(every, [*args, *kwargs.values()], mine, strict=True)
+        ]
+        return tuple(entered[: len(args)]), dict(zip(kwargs, entered[len(args) :], strict=True))
 
     def _held(self, tensor: torch.Tensor) -> torch.Tensor:
         return _held(tensor)
@@ -112,22 +119,6 @@ class PartShards(BlockShards):
                     part, mesh, [Shard(axis)], run_check=False, shape=shard.shape, stride=shard.stride()
                 )
         return nn.Parameter(part, requires_grad=shard.requires_grad)
-
-
-def _coming(native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
-    """In the place of torch's, of what a unit is given: it gives tensors in the place of those that need gradients."""
-    every = [*args, *kwargs.values()]
-    mine = [any(isinstance(leaf, Part) for leaf in leaves(one)) for one in every]
-    if not torch.is_grad_enabled() or not any(mine):
-        found: tuple[tuple[Any, ...], Any] = native(args, kwargs)
-        return found
-    given = [map_leaves(_held, one) if parted else one for one, parted in zip(every, mine, strict=True)]
-    args, kwargs = native(tuple(given[: len(args)]), dict(zip(kwargs, given[len(args) :], strict=True)))
-    entered = [
-        _back(before, one) if parted else one
-        for before, one, parted in zip(every, [*args, *kwargs.values()], mine, strict=True)
-    ]
-    return tuple(entered[: len(args)]), dict(zip(kwargs, entered[len(args) :], strict=True))
 
 
 def _back(before: Any, value: Any) -> Any:
@@ -157,16 +148,21 @@ def _with(part: Part, own: torch.Tensor, alias: Alias | None = None) -> Part:
     return made
 
 
-def _lay(one: Any, where: ShardMesh, attributes: dict[tuple[int, str], dict[str, Any]]) -> None:
+def _lay(
+    one: Any, where: ShardMesh, places: list[tuple[nn.Module, str]], attributes: dict[tuple[int, str], dict[str, Any]]
+) -> None:
     """Puts a shard of torch's, whose values stay where they are, onto the mesh of all.
 
     Args:
+        places: of the parameter: modules, and its names there.
         attributes: what the script has put on parameters, by module and name.
     """
-    old, home = one.sharded_param, one._module_info
+    old = one.sharded_param
     with torch.no_grad():
         new: Any = nn.Parameter(where.dtensor(old.to_local(), old, one.fsdp_placement.dim), requires_grad=old.requires_grad)
     new.__class__ = PartParameter
-    new.__dict__.update(attributes[id(home.module), home.param_name])
-    one.sharded_param, one._sharding_spec = new, new._spec
-    one._setattr_on_modules(new)
+    module, name = places[0]
+    new.__dict__.update(attributes[id(module), name])
+    one.sharded_param = new  # before the first forward torch looks at what is in the module
+    for module, name in places:
+        parameters_in(module)[name] = new

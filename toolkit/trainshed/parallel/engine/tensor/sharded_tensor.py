@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ...ground.errors import PipelineError
 from ...ground.exchanges import entering, gathered, length_of, part_of, start_of, summed_later
 from ...ground.shards import has_gradient_hook
+from ...ground.torch_private import version_of, wrapper_tensor
 from ...ground.tree import leaves, map_leaves
 from ..alarm import waited_in_vain
 from .loss_parallel import Joint, in_other_words, joint_of
@@ -178,9 +179,7 @@ class Part(torch.Tensor):
         Args:
             shape: of the whole tensor: sizes and strides.
         """
-        made: Part = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, shape[0], strides=shape[1], dtype=own.dtype, device=own.device
-        )
+        made: Part = wrapper_tensor(cls, shape[0], strides=shape[1], dtype=own.dtype, device=own.device)
         made.own, made.axis, made.region, made.sources, made.twin, made.whole = own, axis, region, sources, twin, None
         made.alias = Alias()
         region.alive[id(made)] = made
@@ -200,7 +199,7 @@ class Part(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Any function of torch with such a tensor."""
         if func in FACTS and getattr(args[0], "whole", None) is None:
-            with torch._C.DisableTorchFunctionSubclass():
+            with torch.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         if torch.compiler.is_compiling():
             _refuse(next(one for one in leaves((args, kwargs)) if isinstance(one, Part)), "a compiled function is given it")
@@ -298,7 +297,7 @@ def _refuse(part: Part, what: str) -> NoReturn:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    return 0 if tensor.is_inference() else version_of(tensor)
 
 
 def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -16,16 +16,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...ground.torch_private import ALL_HOOKS, accumulated_hooks
 from ...tracing.captured_values import behind, closure_of, is_own
 from ...tracing.contents import contents_of
 from ...tracing.global_effects import Surroundings, empty_buffers
 from ...tracing.held import held_tensors
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
-_HOOKS = (
-    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs"),
-    *("_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks"),
-)
 
 
 class Traces:
@@ -49,7 +46,7 @@ class Traces:
                 for value in module.__dict__.values()
                 if isinstance(value, torch.Generator)
             ]
-            hooks = [module.__dict__[kind] for module in one.modules() for kind in _HOOKS if kind in module.__dict__]
+            hooks = [module.__dict__[kind] for module in one.modules() for kind in ALL_HOOKS if kind in module.__dict__]
             self._puts += [_refilling(some, some.copy()) for some in hooks]
             self._puts += [partial(holder.__setitem__, name, None) for holder, name in empty_buffers(one)]
             self._puts += [_putting(value, value.clone()) for *_, value in held_tensors(one)]
@@ -76,7 +73,7 @@ def no_gradients(root: nn.Module) -> Iterator[None]:
     """Within the block parameters have no gradients of before, and no hooks that wait for gradients."""
     kept = []
     for parameter in root.parameters():
-        hooks = _hooks(parameter)
+        hooks = accumulated_hooks(parameter)
         kept.append((parameter, parameter.grad, hooks, dict(hooks or {})))
         parameter.grad = None
         if hooks:
@@ -97,7 +94,7 @@ def waiting_hooks(root: nn.Module) -> Iterator[Callable[[], None]]:
     Yields:
         what calls the hooks, when gradients are those of the whole batch.
     """
-    kept = [(parameter, hooks, dict(hooks)) for parameter in root.parameters() if (hooks := _hooks(parameter))]
+    kept = [(parameter, hooks, dict(hooks)) for parameter in root.parameters() if (hooks := accumulated_hooks(parameter))]
 
     def call() -> None:
         for parameter, _, every in kept:
@@ -111,10 +108,6 @@ def waiting_hooks(root: nn.Module) -> Iterator[Callable[[], None]]:
     finally:
         for _, hooks, every in kept:
             hooks.update(every)
-
-
-def _hooks(parameter: nn.Parameter) -> Any:
-    return parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
 
 
 def _putting(tensor: torch.Tensor, before: torch.Tensor) -> Callable[[], None]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from ...ground.torch_private import children_in
 from ...ground.tree import map_leaves, tensors
 from .contributions import Contributions
 from .tensor_digest import Sketch, sketch
@@ -101,7 +102,7 @@ class Watch:
         """Within this context results of modules are moved: a unit in float32 may sum in bfloat16 in its Linears."""
 
         def move(module: nn.Module, _args: Any, result: Any) -> Any:
-            return result if module._modules else map_leaves(self._moved, result)
+            return result if children_in(module) else map_leaves(self._moved, result)
 
         handle = register_module_forward_hook(move)
         try:
