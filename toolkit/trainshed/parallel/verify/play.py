@@ -250,7 +250,8 @@ def _play_quietly(command: list[str], environ: dict[str, str]) -> None:
         output.seek(0)
         said = output.read().decode(errors="replace")
         start = said.rfind("Traceback (most recent call last)")
-        print(f"verify: the one process failed:\n{said[start:] if start >= 0 else said[-_TAIL:]}", file=sys.stderr, flush=True)
+        last = said[start:] if start >= 0 else said[-_TAIL:]
+        print(f"verify: the one process failed:\n{last}", file=sys.stderr, flush=True)
 
 
 def _outside_of_job(folder: Path) -> dict[str, str]:

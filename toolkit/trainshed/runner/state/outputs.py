@@ -61,10 +61,7 @@ def metrics_in(status: Mapping[str, Any]) -> dict[str, Summary]:
 
 def as_final_metrics(metrics: Mapping[str, Summary], stamp: str) -> list[dict[str, Any]]:
     """Metrics in the form of the platform's FinalMetricDataList; values that are not finite are texts."""
-    return [
-        {"MetricName": name, "Value": finite(one.last), "Timestamp": stamp}
-        for name, one in metrics.items()
-    ]
+    return [{"MetricName": name, "Value": finite(one.last), "Timestamp": stamp} for name, one in metrics.items()]
 
 
 def _value(value: object) -> float | None:
