@@ -15,7 +15,7 @@ from trainshed.base.errors import LaunchError
 from trainshed.contract.choices import DATA_PARALLEL, PYTORCH_DDP
 from trainshed.contract.distributions import TRAITS
 from trainshed.contract.hyperparameters import truthy
-from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST
+from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST, IN_PLACE
 
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
 from .launch import Launcher
@@ -121,6 +121,7 @@ def _rank_variables(launch: Launch, local_rank: int) -> dict[str, str]:
     rank, world = cluster.rank * local_world + local_rank, cluster.world_size
     return {
         **_open_mpis_names(launch, local_rank),
+        **_in_place(launch),
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world),
@@ -137,6 +138,13 @@ def _rank_variables(launch: Launch, local_rank: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": _run_id(launch),
         "TORCHELASTIC_ERROR_FILE": error_file(launch.scratch, rank),
     }
+
+
+def _in_place(launch: Launch) -> dict[str, str]:
+    """Where ranks say that they live on when another one is lost: nowhere where `train` starts all of them again."""
+    cluster = launch.cluster
+    alone = launch.job.settings.max_restarts and len(cluster.hosts) == 1 and cluster.world_size > 1
+    return {IN_PLACE: f"{launch.scratch}/in-place"} if alone else {}
 
 
 def _open_mpis_names(launch: Launch, local_rank: int) -> dict[str, str]:

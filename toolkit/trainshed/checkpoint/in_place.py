@@ -1,0 +1,247 @@
+"""A training function that is called again in the ranks that live on when another one is lost.
+
+`train` starts the lost rank anew (`container/replacements`) and tells the others (`contract/wire/in_place`). These leave the
+function, by the error with which their collectives end, drop its process groups, and call it again: it builds everything
+anew, and takes its state from copies in memory or a checkpoint.
+
+Who owns what: the thread that calls the function does all of it. `Listening` has a second one, which waits for the word, and
+then ends what the first one may be waiting for.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import re
+import socket
+import sys
+import threading
+import traceback
+
+from trainshed.base.files import listed, read_bytes
+from trainshed.base.voice import tell
+from trainshed.contract.wire.in_place import fifo_of, life_of, read_word
+from trainshed.contract.wire.variables import IN_PLACE, TRAIN_ID
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, ParamSpec, TypeVar
+
+    from trainshed.contract.wire.in_place import Word
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+__all__ = ["resumable"]
+
+WORD_SECONDS = 10.0  # between an error that may come from a lost rank, and the word that one was lost
+BEGUN = ".begun"  # ends the name of the file that says which process was in its function in a life
+PERSUASION = 2.0  # seconds between two attempts to end what the function waits for
+WRITERS = frozenset(("trainshed-checkpoint", "trainshed-copies"))  # threads that write what the function has saved
+# What collectives, stores and savers say when another rank is gone.
+_OF_A_PEER = re.compile(
+    r"gloo|nccl|c10d|connection|socket|broken pipe|peer|recv|store|process group|abort|rank \d+|another rank", re.IGNORECASE
+)
+_NEEDS = "one host, several ranks that `train` itself starts with torchrun's variables, and trainshed_max_restarts"
+
+
+def resumable(function: Callable[P, R]) -> Callable[P, R]:
+    """A decorator: when another rank is lost, the function is called again here, in the same process.
+
+        @trainshed.resumable
+        def train():
+            torch.distributed.init_process_group()
+            ...
+            checkpointer = Checkpointer.for_job(model=model, memory={"every_steps": 1})
+            step = checkpointer.restore()
+
+        train()
+
+    Everything that knows the other ranks, and all state of the training, has to be made inside of the function, and nothing
+    may use the process group before or after it. Only the first call in a process counts. Where `train` cannot start a
+    single rank again, all ranks are, as without the decorator.
+
+    Args:
+        function: what trains; it is called with the same arguments again.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        listening = _listen()
+        return function(*args, **kwargs) if listening is None else _live(listening, lambda: function(*args, **kwargs))
+
+    return call
+
+
+def _listen() -> Listening | None:
+    """Tells `train` that this rank can live on; None where it cannot, which is said once."""
+    rank = os.environ.get("RANK", "0")
+    if not (folder := os.environ.get(IN_PLACE, "")):
+        if os.environ.get(TRAIN_ID) and rank == "0":
+            tell(f"resumable: after a failure all ranks start again; to replace one in place needs {_NEEDS}")
+        return None
+    dist = sys.modules.get("torch.distributed")
+    why = "the process group was made before the resumable function" if dist and dist.is_initialized() else ""
+    if not why:
+        try:
+            return Listening(folder, rank)
+        except FileExistsError:
+            why = "only the first call of a resumable function counts"
+        except OSError as error:
+            why = f"{error.filename}: {error.strerror}"
+    tell(f"resumable: rank {rank} does not live on when another one is lost: {why}")
+    return None
+
+
+def _live(listening: Listening, function: Callable[[], R]) -> R:
+    """Calls the function until it has come to its end in a life in which no rank was lost."""
+    from .state import RandomState
+
+    random = RandomState()
+    begun = random.capture({})
+    while True:
+        try:
+            result = function()
+        except Exception as error:
+            word = listening.word(WORD_SECONDS if _may_come_from_a_peer(error) else 0.0)
+            if word is None:
+                listening.end()
+                raise
+            if not _may_come_from_a_peer(error):
+                tell(f"resumable: a rank was lost, and the function ended by {type(error).__name__}: {error}")
+            traceback.clear_frames(error.__traceback__)
+        except BaseException:
+            listening.end()
+            raise
+        else:
+            word = listening.end()
+            if word is None:
+                return result
+            del result
+        listening.end()
+        _forget(word)
+        random.restore({}, begun)
+        listening = Listening(os.environ[IN_PLACE], os.environ["RANK"])
+
+
+def _forget(word: Word) -> None:
+    """Drops what belongs to the life that is over; nothing of it may reach the next one."""
+    from .interrupt import stop_listening
+    from .ranks import Group
+
+    os.environ.update(word.environ)  # from here on what the function has made is stale, see `Ranks.stale`
+    for thread in threading.enumerate():
+        if thread.name in WRITERS:
+            thread.join()
+    for one in gc.get_objects():  # which hold their groups until the process ends
+        if type(one) is Group:
+            one.close()
+    dist = sys.modules.get("torch.distributed")
+    if dist and dist.is_initialized():
+        dist.destroy_process_group()
+    stop_listening()
+    gc.collect()
+    if hooks := sys.modules.get("trainshed.observe.stepping.hooks"):
+        hooks.live_on()
+
+
+def _may_come_from_a_peer(error: BaseException | None) -> bool:
+    """Whether an error is one that collectives and savers raise when another rank is gone."""
+    from .errors import CheckpointError
+
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, (RuntimeError, ConnectionError, CheckpointError)) and _OF_A_PEER.search(str(error)):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class Listening:
+    """That this rank can live on, until `end`. Raises OSError; FileExistsError where this rank has been here already."""
+
+    def __init__(self, folder: str, rank: str) -> None:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        self._folder, self._life = folder, life_of(os.environ)
+        self._path = fifo_of(folder, rank, self._life)
+        with open(f"{self._path}{BEGUN}", "x") as file:
+            file.write(str(os.getpid()))
+        os.mkfifo(self._path, 0o600)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._word: Word | None = None
+        self._told, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="trainshed-in-place", daemon=True)
+        self._thread.start()
+
+    def word(self, seconds: float) -> Word | None:
+        """The word that a rank was lost, None where it has not come within so many seconds."""
+        self._told.wait(seconds)
+        return self._word
+
+    def end(self) -> Word | None:
+        """This rank can live on no more; the word that came before. May be called again."""
+        if not self._over.is_set():
+            os.unlink(self._path)  # nobody else opens it from now on
+            self._over.set()
+            os.write(self._fd, b"\n")  # after all that was written
+            self._thread.join()
+            os.close(self._fd)
+        return self._word
+
+    def _listen(self) -> None:
+        read = b""
+        while not read.endswith(b"\n"):
+            read += os.read(self._fd, 1 << 16)
+        self._word = read_word(read.partition(b"\n")[0])
+        self._told.set()
+        if self._word is None:
+            return
+        while True:
+            _abort_groups()
+            _hang_up(self._folder, self._life)
+            if self._over.wait(PERSUASION):
+                break
+
+
+def _abort_groups() -> None:
+    """Ends the collectives of backends that do not notice by themselves that a rank is gone, as NCCL."""
+    dist = sys.modules.get("torch.distributed.distributed_c10d")
+    for group in list(dist._world.pg_names) if dist else []:
+        try:
+            group.abort()
+        except Exception:  # an older torch, or a backend that cannot
+            pass
+
+
+def _hang_up(folder: str, life: str) -> None:
+    """Cuts the connections among the ranks of a life: gloo's, and those to the store at which they met.
+
+    Who waits for the rank that is lost, or for one that has left, gets an error; and a group of that life, whoever still
+    holds it, can never be used again.
+    """
+    import psutil
+
+    ranks = [int(read_bytes(f"{folder}/{name}", 32) or 0) for name in listed(folder) if name.endswith(f".{life}{BEGUN}")]
+    ends = {_end(one.laddr) for pid in ranks for one in _connections(psutil, pid)}
+    for one in _connections(psutil, os.getpid()):
+        if one.raddr and _end(one.raddr) in ends:
+            try:
+                with socket.socket(fileno=os.dup(one.fd)) as mine:
+                    mine.shutdown(socket.SHUT_RDWR)
+            except OSError:  # it was closed meanwhile
+                pass
+
+
+def _connections(psutil: Any, pid: int) -> list[Any]:
+    try:
+        process = psutil.Process(pid)
+        return list(getattr(process, "net_connections", getattr(process, "connections", None))("tcp"))
+    except psutil.Error:  # the one that is lost
+        return []
+
+
+def _end(address: Any) -> tuple[str, int]:
+    return address.ip.removeprefix("::ffff:"), address.port
