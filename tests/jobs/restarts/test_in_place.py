@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import re
 import signal
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,15 +22,28 @@ STEPS = 30
 HEAD, BODY = TRAINING.replace("% 10", "% 1").replace("1000000", str(STEPS)).split("torch.set_num_threads(1)\n")
 STEP = "    if checkpointer.step(step):"
 # `life` counts from 0. A step of the loop may be struck before it ends.
-LIFE = "life = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\nprint(f'pid rank={rank} life={life} {os.getpid()}', flush=True)\n"
+LIFE = (
+    "life = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\nprint(f'pid rank={rank} life={life} {os.getpid()}', flush=True)\n"
+)
 KILL = "    if (life, rank, step) in KILLS:\n        os.kill(os.getpid(), 9)\n"
+
+# In life 1 rank 2 ends at once, while rank 1 imports.
+SECOND_LOSS = """\
+if (os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK']) == ('1', '2') and not os.path.exists('../second'):
+    open('../second', 'w').close()
+    os.kill(os.getpid(), 9)
+"""
+LOST_AFTERWARDS = """\
+if (os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK']) == ('0', '1'):
+    os.kill(os.getpid(), 9)
+"""
 
 
 def script(*kills: tuple[int, int, int], strike: str = KILL, before: str = "", inside: str = "", after: str = "") -> str:
     """The loop inside of a resumable function; (life, rank, step) of each kill."""
     body = BODY.replace("torch.manual_seed(7)\n", f"{LIFE}torch.manual_seed(7)\n").replace(STEP, f"{strike}{STEP}")
     return (
-        f"KILLS = {list(kills)}\n{HEAD}import trainshed\n{before}@trainshed.resumable\ndef train():\n    global world\n"
+        f"import trainshed\n{HEAD}KILLS = {list(kills)}\n{before}@trainshed.resumable\ndef train():\n    global world\n"
         f"{textwrap.indent(inside + body, '    ')}train()\n{after}"
     )
 
@@ -41,6 +55,12 @@ def pids(output: str) -> dict[int, list[str]]:
         assert int(life) == len(found.setdefault(int(rank), [])), output
         found[int(rank)].append(pid)
     return found
+
+
+def resumed(folder: Path, code: str, **settings: Any) -> Train:
+    """A job of three ranks that may be started again."""
+    asked = {"warm_start": "auto", "max_restarts": 4, "checkpoint_memory": MEMORY, **settings}
+    return Train(folder, code, ranks=3, **asked)
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +77,74 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
 def test_the_others_live_on_and_the_losses_stay(tmp_path: Path, straight: dict[tuple[str, int], set[str]]) -> None:
     """Rank 0, at whose store the ranks meet, is among the lost ones."""
     kills = [(0, 1, 9), (1, 0, 15), (2, 2, 16)]
-    with Train(
-        tmp_path, script(*kills), ranks=3, warm_start="auto", max_restarts=4, checkpoint_memory=MEMORY
-    ) as train:
+    with resumed(tmp_path, script(*kills)) as train:
         assert train.end() == 0, train.output
     assert losses(train.output) == straight
     for rank, lives in pids(train.output).items():
-        for life, (before, after) in enumerate(zip(lives, lives[1:], strict=False)):
+        for life, (before, after) in enumerate(itertools.pairwise(lives)):
             assert (before != after) == (kills[life][1] == rank), train.output
     for first, (_, _, step) in zip(starts(train.output)[1:], kills, strict=True):
         assert first in (step - 2, step - 1), train.output
     restarts = train.record()["restarts"]
-    assert [one["reason"].partition("; ")[2] for one in restarts] == [f"rank {rank} replaced in place" for _, rank, _ in kills]
+    assert [one["reason"].partition("; ")[2] for one in restarts] == [
+        f"rank {rank} replaced in place" for _, rank, _ in kills
+    ]
     assert "restart 3 of 4, resuming from step" in train.output
+
+
+@pytest.mark.exact
+def test_an_error_of_ones_own_is_a_failure_like_any_other(tmp_path: Path, straight: dict[tuple[str, int], set[str]]) -> None:
+    strike = "    if (life, rank, step) in KILLS:\n        raise ValueError('bad batch')\n"
+    with resumed(tmp_path, script((0, 2, 9), strike=strike)) as train:
+        assert train.end() == 0, train.output
+    assert losses(train.output) == straight
+    assert [len(set(lives)) for _, lives in sorted(pids(train.output).items())] == [1, 1, 2], train.output
+    (restart,) = train.record()["restarts"]
+    assert "ValueError: bad batch" in restart["reason"]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize(
+    ("before", "inside", "after", "said"),
+    [
+        ("", SECOND_LOSS, "", "rank 1 is not replaced in place: rank 2 was lost meanwhile; all ranks start again"),
+        ("", "", LOST_AFTERWARDS, "restart 1 of 4"),
+        ("dist.init_process_group('gloo')\n", "", "", "the process group was made before the resumable function"),
+    ],
+)
+def test_where_the_others_cannot_live_on_all_ranks_start_again(
+    tmp_path: Path, straight: dict[tuple[str, int], set[str]], before: str, inside: str, after: str, said: str
+) -> None:
+    kills = [] if after else [(0, 1, 9)]
+    code = script(*kills, before=before, inside=inside, after=after)
+    if before:
+        code = code.replace("        dist.init_process_group", "        0 and dist.init_process_group")
+    with resumed(tmp_path, code) as train:
+        assert train.end() == 0, train.output
+    assert said in train.output
+    assert losses(train.output) == straight
+    restarts = train.record()["restarts"]
+    assert restarts
+    assert "in place" not in restarts[-1]["reason"]
+    last = [lives[-1] for lives in pids(train.output).values()]
+    assert not set(last) & {pid for lives in pids(train.output).values() for pid in lives[:-1]}, train.output
+
+
+def test_a_stop_while_a_rank_is_replaced_ends_all_of_them_at_once(tmp_path: Path) -> None:
+    """The others wait for the lost one, whose place is taken by a process that is in no hurry."""
+    waits = (
+        "if (os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK']) == ('1', '1'):\n    print('waits', flush=True)\n"
+    )
+    with resumed(tmp_path, script((0, 1, 9), inside=f"{waits}    time.sleep(3600)\n")) as train:
+        train.until("waits", "restart 1 of 4")
+        train.signal(signal.SIGTERM)
+        assert train.end() != 0
+    assert "did not end in time" not in train.output
+
+
+def test_a_budget_that_is_used_up_ends_the_job(tmp_path: Path) -> None:
+    with resumed(tmp_path, script((0, 1, 9), (1, 0, 15)), max_restarts=1) as train:
+        assert train.end() != 0
+    assert "rank 1 replaced in place" in train.output
+    assert "not restarted: all 1 restarts are used up" in train.output
+    assert [len(lives) for lives in pids(train.output).values()] == [2, 2, 2]

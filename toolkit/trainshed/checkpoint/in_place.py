@@ -105,9 +105,10 @@ def _live(listening: Listening, function: Callable[[], R]) -> R:
         try:
             result = function()
         except Exception as error:
-            word = listening.word(WORD_SECONDS if _may_come_from_a_peer(error) else 0.0)
+            if _may_come_from_a_peer(error):
+                listening.wait(WORD_SECONDS)
+            word = listening.end()
             if word is None:
-                listening.end()
                 raise
             if not _may_come_from_a_peer(error):
                 tell(f"resumable: a rank was lost, and the function ended by {type(error).__name__}: {error}")
@@ -120,7 +121,6 @@ def _live(listening: Listening, function: Callable[[], R]) -> R:
             if word is None:
                 return result
             del result
-        listening.end()
         _forget(word)
         random.restore({}, begun)
         listening = Listening(os.environ[IN_PLACE], os.environ["RANK"])
@@ -176,10 +176,9 @@ class Listening:
         self._thread = threading.Thread(target=self._listen, name="trainshed-in-place", daemon=True)
         self._thread.start()
 
-    def word(self, seconds: float) -> Word | None:
-        """The word that a rank was lost, None where it has not come within so many seconds."""
+    def wait(self, seconds: float) -> None:
+        """Waits for the word, so many seconds at most."""
         self._told.wait(seconds)
-        return self._word
 
     def end(self) -> Word | None:
         """This rank can live on no more; the word that came before. May be called again."""
