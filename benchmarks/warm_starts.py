@@ -6,7 +6,7 @@ Each round runs one job plainly and with `trainshed_warm_start=auto`, in turns: 
 step of DistributedDataParallel by hand and end: at once after that step, as programs of Python end, and after a restart,
 since rank 0 has killed itself. Printed are the CPU seconds of `train` with all that it started, the seconds to the first
 step and from the kill to the next step, and the proportional share of memory (PSS) of a rank at its step. `--in-place`
-measures the way from the kill alone: a warm restart of all ranks beside `trainshed.resumable`, with which the others live on.
+measures the way from the kill alone: a warm restart of all ranks beside `trainshed.resumable`, where the others live on.
 """
 
 from __future__ import annotations

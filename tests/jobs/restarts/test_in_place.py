@@ -85,10 +85,8 @@ def test_the_others_live_on_and_the_losses_stay(tmp_path: Path, straight: dict[t
             assert (before != after) == (kills[life][1] == rank), train.output
     for first, (_, _, step) in zip(starts(train.output)[1:], kills, strict=True):
         assert first in (step - 2, step - 1), train.output
-    restarts = train.record()["restarts"]
-    assert [one["reason"].partition("; ")[2] for one in restarts] == [
-        f"rank {rank} replaced in place" for _, rank, _ in kills
-    ]
+    said = [one["reason"].rpartition("; ")[2] for one in train.record()["restarts"]]
+    assert said == [f"rank {rank} replaced in place" for _, rank, _ in kills]
     assert "restart 3 of 4, resuming from step" in train.output
 
 

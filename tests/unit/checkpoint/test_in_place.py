@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import trainshed
-from trainshed.checkpoint import in_place
+from trainshed.checkpoint import CheckpointError, Checkpointer, in_place, interrupt
 from trainshed.checkpoint.ranks import Ranks
+from trainshed.checkpoint.save import SaveError, await_entries
+from trainshed.checkpoint.storage_check import FolderLock
 from trainshed.contract.wire.in_place import LIFE, Word, fifo_of, line_of, open_fifo
 from trainshed.contract.wire.variables import IN_PLACE, TRAIN_ID
 
@@ -139,7 +142,7 @@ def test_without_train_it_is_the_function(monkeypatch: pytest.MonkeyPatch, capfd
     assert trainshed.resumable(lambda: 7)() == 7
     monkeypatch.setenv(TRAIN_ID, "1-a")
     assert trainshed.resumable(lambda: 8)() == 8
-    assert capfd.readouterr().err.count("resumable: after a failure all ranks start again") == 1
+    assert capfd.readouterr().err.count("resumable: a lost rank is not replaced in place here") == 1
 
 
 def test_what_a_life_has_made_is_stale_in_the_next_one(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,3 +179,39 @@ def test_connections_among_ranks_are_cut_and_no_others(folder: str) -> None:
         accepted.close()
     stranger.close()
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_save_does_not_wait_for_a_rank_that_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks()
+    monkeypatch.setenv(LIFE, "1")
+    with pytest.raises(SaveError, match="a rank was lost"):
+        await_entries(str(tmp_path), ranks, "save", 1)
+
+
+def test_a_folder_is_free_for_the_next_life_of_the_process(tmp_path: Path) -> None:
+    first = FolderLock(str(tmp_path))
+    assert FolderLock(str(tmp_path)).other
+    del first
+    assert not FolderLock(str(tmp_path)).other
+
+
+def test_ranks_that_would_go_on_from_different_steps_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    with Checkpointer(tmp_path, model=torch.nn.Linear(1, 1)) as checkpointer:
+        monkeypatch.setattr(checkpointer._ranks, "gather", lambda value: [value, value + 4] if value == 0 else [value])
+        with pytest.raises(CheckpointError, match="ranks go on from different steps: 0, 4"):
+            checkpointer.restore()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_stop_that_has_come_ends_the_process_before_the_next_life(stopped: bool) -> None:
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        interrupt.listen()
+        if stopped:
+            os.kill(os.getpid(), signal.SIGTERM)
+        interrupt.stop_listening()
+        os._exit(3 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (-signal.SIGTERM if stopped else 3)

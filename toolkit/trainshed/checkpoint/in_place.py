@@ -19,7 +19,7 @@ import sys
 import threading
 import traceback
 
-from trainshed.base.files import listed, read_bytes
+from trainshed.base.files import listed, read_bytes, remove
 from trainshed.base.voice import tell
 from trainshed.contract.wire.in_place import fifo_of, life_of, read_word
 from trainshed.contract.wire.variables import IN_PLACE, TRAIN_ID
@@ -80,26 +80,29 @@ def _listen() -> Listening | None:
     rank = os.environ.get("RANK", "0")
     if not (folder := os.environ.get(IN_PLACE, "")):
         if os.environ.get(TRAIN_ID) and rank == "0":
-            tell(f"resumable: after a failure all ranks start again; to replace one in place needs {_NEEDS}")
+            tell(f"resumable: a lost rank is not replaced in place here: that needs {_NEEDS}")
         return None
-    dist = sys.modules.get("torch.distributed")
-    why = "the process group was made before the resumable function" if dist and dist.is_initialized() else ""
-    if not why:
-        try:
+    try:
+        import torch.distributed
+
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return Listening(folder, rank)
-        except FileExistsError:
-            why = "only the first call of a resumable function counts"
-        except OSError as error:
-            why = f"{error.filename}: {error.strerror}"
+        why = "the process group was made before the resumable function"
+    except FileExistsError:
+        why = "only the first call of a resumable function counts"
+    except (OSError, ImportError) as error:
+        why = str(error)
     tell(f"resumable: rank {rank} does not live on when another one is lost: {why}")
     return None
 
 
 def _live(listening: Listening, function: Callable[[], R]) -> R:
     """Calls the function until it has come to its end in a life in which no rank was lost."""
+    import torch
+
     from .state import RandomState
 
-    random = RandomState()
+    random, seed = RandomState(), torch.initial_seed()
     begun = random.capture({})
     while True:
         try:
@@ -123,6 +126,8 @@ def _live(listening: Listening, function: Callable[[], R]) -> R:
             del result
         _forget(word)
         random.restore({}, begun)
+        if torch.cuda.is_initialized() and "cuda" not in begun:  # by the function
+            torch.cuda.manual_seed_all(seed)
         listening = Listening(os.environ[IN_PLACE], os.environ["RANK"])
 
 
@@ -183,7 +188,7 @@ class Listening:
     def end(self) -> Word | None:
         """This rank can live on no more; the word that came before. May be called again."""
         if not self._over.is_set():
-            os.unlink(self._path)  # nobody else opens it from now on
+            remove(self._path)  # nobody else opens it from now on
             self._over.set()
             os.write(self._fd, b"\n")  # after all that was written
             self._thread.join()

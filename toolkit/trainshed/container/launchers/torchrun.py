@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from .launch import Launch
 
-# Variables that ranks must not inherit from an outer torchrun.
-_FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE",)
+# Variables that ranks must not inherit from an outer torchrun or `train`.
+_FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE", IN_PLACE)
 LAST_CALL = 10  # seconds that the agents wait for further hosts once there are enough
 LAST_CALL_AGAIN = 3  # the same under a new leader: the hosts' `train` have just met
 _ERROR_HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "error_hook")
@@ -142,8 +142,8 @@ def _rank_variables(launch: Launch, local_rank: int) -> dict[str, str]:
 
 def _in_place(launch: Launch) -> dict[str, str]:
     """Where ranks say that they live on when another one is lost: nowhere where `train` starts all of them again."""
-    cluster = launch.cluster
-    alone = launch.job.settings.max_restarts and len(cluster.hosts) == 1 and cluster.world_size > 1
+    cluster, kind = launch.cluster, launch.job.distribution.kind
+    alone = kind == "torchrun" and launch.job.settings.max_restarts and len(cluster.hosts) == 1 and cluster.world_size > 1
     return {IN_PLACE: f"{launch.scratch}/in-place"} if alone else {}
 
 
