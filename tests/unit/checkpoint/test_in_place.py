@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 import trainshed
-from trainshed.checkpoint import CheckpointError, Checkpointer, in_place, interrupt
+from trainshed.checkpoint import Checkpointer, CheckpointError, in_place, interrupt
 from trainshed.checkpoint.ranks import Ranks
 from trainshed.checkpoint.save import SaveError, await_entries
-from trainshed.checkpoint.storage_check import FolderLock
 from trainshed.contract.wire.in_place import LIFE, Word, fifo_of, line_of, open_fifo
 from trainshed.contract.wire.variables import IN_PLACE, TRAIN_ID
 
@@ -186,13 +185,6 @@ def test_a_save_does_not_wait_for_a_rank_that_is_lost(tmp_path: Path, monkeypatc
     monkeypatch.setenv(LIFE, "1")
     with pytest.raises(SaveError, match="a rank was lost"):
         await_entries(str(tmp_path), ranks, "save", 1)
-
-
-def test_a_folder_is_free_for_the_next_life_of_the_process(tmp_path: Path) -> None:
-    first = FolderLock(str(tmp_path))
-    assert FolderLock(str(tmp_path)).other
-    del first
-    assert not FolderLock(str(tmp_path)).other
 
 
 def test_ranks_that_would_go_on_from_different_steps_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,8 +137,6 @@ class FolderLock:
             os.close(self._fd)
         self._fd = -1
 
-    __del__ = release
-
 
 def _holder(folder: os.stat_result) -> str:
     """Who has locked a folder; "" for this process, or one that has ended and left its lock to a child."""

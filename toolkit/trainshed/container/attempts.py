@@ -257,15 +257,18 @@ class Attempts:
 
     def _next_life(self, lost: Process) -> tuple[Again, LaunchPlan] | None:
         """The plan by which one rank is started again, None where the restarts allow none."""
+        from .restarts import Restarts
         from .supervisor.launch_plan import Outcome
 
-        assert self._restarts is not None
+        assert isinstance(self._restarts, Restarts)
         failure = self._diagnose(Outcome((lost.result(),)), oom_kills() - self._oom_kills)
         again = self._restarts.in_place(failure, self._planned.plan.port) if failure is not None else None
-        return again and (again, self._plan_of(again))
+        return None if again is None else (again, self._plan_of(again))
 
     def _replaced(self, again: Again, name: str) -> None:
-        assert self._restarts is not None
+        from .restarts import Restarts
+
+        assert isinstance(self._restarts, Restarts)
         self._restarts.replaced(again, name)
         self._record.restarted(again.failure, name)
         self._oom_kills = oom_kills()
