@@ -27,14 +27,28 @@ LIFE = (
 )
 KILL = "    if (life, rank, step) in KILLS:\n        os.kill(os.getpid(), 9)\n"
 
-# In life 1 rank 2 ends at once, while rank 1 imports.
-SECOND_LOSS = """\
-if (os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK']) == ('1', '2') and not os.path.exists('../second'):
+WHO = "(os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK'])"
+# Rank 2 is lost as soon as it has been called again, while rank 1 is on its way to the function.
+DAWDLES = f"""\
+if {WHO} == ('1', '1') and not os.path.exists('../first'):
+    open('../first', 'w').close()
+    time.sleep(3600)
+"""
+SECOND_LOSS = f"""\
+if {WHO} == ('1', '2') and not os.path.exists('../second'):
     open('../second', 'w').close()
     os.kill(os.getpid(), 9)
 """
-LOST_AFTERWARDS = """\
-if (os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK']) == ('0', '1'):
+# The same when rank 1 is there, and waits with rank 0 for rank 2 to meet them.
+LATER_LOSS = f"""\
+if {WHO} == ('1', '2') and not os.path.exists('../second'):
+    while not os.path.exists(os.environ['TRAINSHED_IN_PLACE'] + '/rank1.1'): time.sleep(0.02)
+    time.sleep(2)
+    open('../second', 'w').close()
+    os.kill(os.getpid(), 9)
+"""
+LOST_AFTERWARDS = f"""\
+if {WHO} == ('0', '1'):
     os.kill(os.getpid(), 9)
 """
 
@@ -105,7 +119,7 @@ def test_an_error_of_ones_own_is_a_failure_like_any_other(tmp_path: Path, straig
 @pytest.mark.parametrize(
     ("before", "inside", "after", "said"),
     [
-        ("", SECOND_LOSS, "", "rank 1 is not replaced in place: rank 2 was lost meanwhile; all ranks start again"),
+        (DAWDLES, SECOND_LOSS, "", "rank 1 is not replaced in place: rank 2 was lost meanwhile; all ranks start again"),
         ("", "", LOST_AFTERWARDS, "restart 1 of 4"),
         ("dist.init_process_group('gloo')\n", "", "", "the process group was made before the resumable function"),
     ],
@@ -115,7 +129,7 @@ def test_where_the_others_cannot_live_on_all_ranks_start_again(
 ) -> None:
     kills = [] if after else [(0, 1, 9)]
     code = script(*kills, before=before, inside=inside, after=after)
-    if before:
+    if "init" in before:
         code = code.replace("        dist.init_process_group", "        0 and dist.init_process_group")
     with resumed(tmp_path, code) as train:
         assert train.end() == 0, train.output
@@ -126,6 +140,15 @@ def test_where_the_others_cannot_live_on_all_ranks_start_again(
     assert "in place" not in restarts[-1]["reason"]
     last = [lives[-1] for lives in pids(train.output).values()]
     assert not set(last) & {pid for lives in pids(train.output).values() for pid in lives[:-1]}, train.output
+
+
+@pytest.mark.exact
+def test_ranks_that_wait_for_a_rank_to_meet_them_live_on_when_it_is_lost(
+    tmp_path: Path, straight: dict[tuple[str, int], set[str]]
+) -> None:
+    with resumed(tmp_path, script((0, 1, 9), inside=LATER_LOSS)) as train:
+        assert train.end() == 0, train.output
+    assert losses(train.output) == straight
 
 
 def test_a_stop_while_a_rank_is_replaced_ends_all_of_them_at_once(tmp_path: Path) -> None:

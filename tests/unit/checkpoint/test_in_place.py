@@ -207,3 +207,20 @@ def test_a_stop_that_has_come_ends_the_process_before_the_next_life(stopped: boo
         interrupt.stop_listening()
         os._exit(3 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 4)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (-signal.SIGTERM if stopped else 3)
+
+
+def test_groups_are_named_as_in_a_process_that_has_just_begun(folder: str) -> None:
+    """Also where the process group was being made when a rank was lost."""
+    import torch.distributed.distributed_c10d as c10d
+
+    counts: list[int] = []
+
+    @trainshed.resumable
+    def train() -> None:
+        counts.append(c10d._world.group_count)
+        if len(counts) == 1:
+            c10d._world.group_count += 1
+            tell(folder)
+
+    train()
+    assert counts == [0, 0]

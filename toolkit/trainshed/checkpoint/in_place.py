@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["resumable"]
 
-WORD_SECONDS = 10.0  # between an error that may come from a lost rank, and the word that one was lost
+WORD_SECONDS = 30.0  # after an error that may come from a rank which is ending, until `train` has seen its end
 BEGUN = ".begun"  # ends the name of the file that says which process was in its function in a life
 PERSUASION = 2.0  # seconds between two attempts to end what the function waits for
 WRITERS = frozenset(("trainshed-checkpoint", "trainshed-copies"))  # threads that write what the function has saved
@@ -143,9 +143,11 @@ def _forget(word: Word) -> None:
     for one in gc.get_objects():  # which hold their groups until the process ends
         if type(one) is Group:
             one.close()
-    dist = sys.modules.get("torch.distributed")
-    if dist and dist.is_initialized():
+    dist = sys.modules["torch.distributed"]
+    if dist.is_initialized():
         dist.destroy_process_group()
+    # Names of groups count from here, and an initialization that was broken off has counted, too.
+    dist.distributed_c10d._world.group_count = 0
     stop_listening()
     gc.collect()
     if hooks := sys.modules.get("trainshed.observe.stepping.hooks"):
