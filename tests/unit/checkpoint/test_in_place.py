@@ -224,3 +224,17 @@ def test_groups_are_named_as_in_a_process_that_has_just_begun(folder: str) -> No
 
     train()
     assert counts == [0, 0]
+
+
+def test_the_word_is_awaited_while_a_rank_that_has_failed_ends(folder: str) -> None:
+    """It has closed its connections, and its process takes longer than others wait."""
+
+    @trainshed.resumable
+    def train() -> str:
+        if os.environ[LIFE] == "0":
+            Path(folder, "rank0.0.failed").write_text(str(os.getpid()))
+            threading.Timer(5 * in_place.WORD_SECONDS, tell, (folder,)).start()
+            raise RuntimeError(PEER_GONE)
+        return "done"
+
+    assert train() == "done"

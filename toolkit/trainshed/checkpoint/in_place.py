@@ -17,6 +17,7 @@ import re
 import socket
 import sys
 import threading
+import time
 import traceback
 
 from trainshed.base.files import listed, read_bytes, remove
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["resumable"]
 
-WORD_SECONDS = 30.0  # after an error that may come from a rank which is ending, until `train` has seen its end
+WORD_SECONDS = 10.0  # after an error that may come from a lost rank, until `train` has told of it
+ENDING_SECONDS = 120.0  # the same while a rank that has failed is on its way out, and its connections are closed already
 BEGUN = ".begun"  # ends the name of the file that says which process was in its function in a life
+FAILED = ".failed"  # the same where it has left that with an error of its own
+_LOOK = 0.1  # seconds between two looks for these
 PERSUASION = 2.0  # seconds between two attempts to end what the function waits for
 WRITERS = frozenset(("trainshed-checkpoint", "trainshed-copies"))  # threads that write what the function has saved
 # What collectives, stores and savers say when another rank is gone.
@@ -109,9 +113,10 @@ def _live(listening: Listening, function: Callable[[], R]) -> R:
             result = function()
         except Exception as error:
             if _may_come_from_a_peer(error):
-                listening.wait(WORD_SECONDS)
+                listening.wait()
             word = listening.end()
             if word is None:
+                listening.note(FAILED)
                 raise
             if not _may_come_from_a_peer(error):
                 tell(f"resumable: a rank was lost, and the function ended by {type(error).__name__}: {error}")
@@ -174,8 +179,7 @@ class Listening:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._folder, self._life = folder, life_of(os.environ)
         self._path = fifo_of(folder, rank, self._life)
-        with open(f"{self._path}{BEGUN}", "x") as file:
-            file.write(str(os.getpid()))
+        self.note(BEGUN)
         os.mkfifo(self._path, 0o600)
         self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         self._word: Word | None = None
@@ -183,9 +187,18 @@ class Listening:
         self._thread = threading.Thread(target=self._listen, name="trainshed-in-place", daemon=True)
         self._thread.start()
 
-    def wait(self, seconds: float) -> None:
-        """Waits for the word, so many seconds at most."""
-        self._told.wait(seconds)
+    def note(self, what: str) -> None:
+        """Lets the other ranks know. Raises FileExistsError: for the second time."""
+        with open(f"{self._path}{what}", "x") as file:
+            file.write(str(os.getpid()))
+
+    def wait(self) -> None:
+        """Waits for the word, while it may still come."""
+        now = time.monotonic()
+        until, last = now + WORD_SECONDS, now + ENDING_SECONDS
+        while not self._told.wait(_LOOK) and time.monotonic() < until:
+            if any(os.path.exists(f"/proc/{pid}") for pid in _noted(self._folder, self._life, FAILED)):
+                until = min(time.monotonic() + WORD_SECONDS, last)
 
     def end(self) -> Word | None:
         """This rank can live on no more; the word that came before. May be called again."""
@@ -230,8 +243,7 @@ def _hang_up(folder: str, life: str) -> None:
     """
     import psutil
 
-    ranks = [int(read_bytes(f"{folder}/{name}", 32) or 0) for name in listed(folder) if name.endswith(f".{life}{BEGUN}")]
-    ends = {_end(one.laddr) for pid in ranks for one in _connections(psutil, pid)}
+    ends = {_end(one.laddr) for pid in _noted(folder, life, BEGUN) for one in _connections(psutil, pid)}
     for one in _connections(psutil, os.getpid()):
         if one.raddr and _end(one.raddr) in ends:
             try:
@@ -241,10 +253,17 @@ def _hang_up(folder: str, life: str) -> None:
                 pass
 
 
+def _noted(folder: str, life: str, what: str) -> list[int]:
+    """The processes that have noted something in a life."""
+    names = [name for name in listed(folder) if name.endswith(f".{life}{what}")]
+    return [int(pid) for name in names if (pid := read_bytes(f"{folder}/{name}", 32))]
+
+
 def _connections(psutil: Any, pid: int) -> list[Any]:
     try:
         process = psutil.Process(pid)
-        return list(getattr(process, "net_connections", getattr(process, "connections", None))("tcp"))
+        every = process.net_connections if hasattr(process, "net_connections") else process.connections  # before psutil 6
+        return list(every("tcp"))
     except psutil.Error:  # the one that is lost
         return []
 
