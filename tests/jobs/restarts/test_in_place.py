@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from jobs.checkpoint.test_memory_jobs import losses, starts
+from jobs.checkpoint.test_memory_jobs import losses as told_losses
+from jobs.checkpoint.test_memory_jobs import starts
 from support.notice_jobs import TRAINING, Train
 
 pytestmark = [pytest.mark.torch, pytest.mark.safety]
@@ -60,6 +61,11 @@ def script(*kills: tuple[int, int, int], strike: str = KILL, before: str = "", i
         f"import trainshed\n{HEAD}KILLS = {list(kills)}\n{before}@trainshed.resumable\ndef train():\n    global world\n"
         f"{textwrap.indent(inside + body, '    ')}train()\n{after}"
     )
+
+
+def losses(output: str) -> dict[tuple[str, int], set[str]]:
+    """All losses that ranks have printed for a step; the last one before a failure is in its reason, too."""
+    return told_losses("\n".join(line for line in output.splitlines() if line.startswith("[")))
 
 
 def pids(output: str) -> dict[int, list[str]]:

@@ -162,6 +162,13 @@ def test_without_resumable_nothing_is_said(job: Job) -> None:
     assert job.made.said == []
 
 
+def test_a_rank_that_left_its_function_by_an_error_is_replaced_and_one_that_had_come_to_its_end_is_not(job: Job) -> None:
+    job.leave(1, 0)
+    assert not job.lose(1)
+    (job.folder / "rank1.0.failed").touch()
+    assert job.lose(1)
+
+
 def test_the_restarts_decide(job: Job) -> None:
     job.allowed = False
     assert not job.lose(1)

@@ -22,7 +22,7 @@ import traceback
 
 from trainshed.base.files import listed, read_bytes, remove
 from trainshed.base.voice import tell
-from trainshed.contract.wire.in_place import fifo_of, life_of, read_word
+from trainshed.contract.wire.in_place import BEGUN, FAILED, fifo_of, life_of, read_word
 from trainshed.contract.wire.variables import IN_PLACE, TRAIN_ID
 
 TYPE_CHECKING = False
@@ -39,8 +39,6 @@ __all__ = ["resumable"]
 
 WORD_SECONDS = 10.0  # after an error that may come from a lost rank, until `train` has told of it
 ENDING_SECONDS = 120.0  # the same while a rank that has failed is on its way out, and its connections are closed already
-BEGUN = ".begun"  # ends the name of the file that says which process was in its function in a life
-FAILED = ".failed"  # the same where it has left that with an error of its own
 _LOOK = 0.1  # seconds between two looks for these
 PERSUASION = 2.0  # seconds between two attempts to end what the function waits for
 WRITERS = frozenset(("trainshed-checkpoint", "trainshed-copies"))  # threads that write what the function has saved
@@ -194,11 +192,15 @@ class Listening:
 
     def wait(self) -> None:
         """Waits for the word, while it may still come."""
+        from .interrupt import stop_has_come
+
         now = time.monotonic()
         until, last = now + WORD_SECONDS, now + ENDING_SECONDS
-        while not self._told.wait(_LOOK) and time.monotonic() < until:
+        while not (self._told.wait(_LOOK) or stop_has_come()):
             if any(os.path.exists(f"/proc/{pid}") for pid in _noted(self._folder, self._life, FAILED)):
                 until = min(time.monotonic() + WORD_SECONDS, last)
+            if time.monotonic() >= until:
+                return
 
     def end(self) -> Word | None:
         """This rank can live on no more; the word that came before. May be called again."""

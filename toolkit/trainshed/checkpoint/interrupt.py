@@ -43,6 +43,11 @@ def _note(number: int, frame: FrameType | None) -> None:
     _signalled = number
 
 
+def stop_has_come() -> bool:
+    """Tells whether a SIGTERM has come since `listen`."""
+    return bool(_signalled)
+
+
 def stop_listening() -> None:
     """SIGTERM ends the process again, also one that has come since `listen`."""
     global _signalled

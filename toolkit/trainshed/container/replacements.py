@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 
-from trainshed.contract.wire.in_place import LIFE, Word, fifo_of, line_of, open_fifo
+from trainshed.contract.wire.in_place import FAILED, LIFE, Word, fifo_of, line_of, open_fifo
 from trainshed.contract.wire.variables import IN_PLACE
 
 from .supervisor.watcher import FOREVER, Watcher
@@ -67,8 +67,9 @@ class Replacements(Watcher):
             self._give_up(run, f"rank {lost.spec.rank} was lost meanwhile")
             return False
         others = [rank for rank in run.ranks if rank is not lost]
-        if not os.path.exists(self._fifo(lost.spec.rank)) or len(others) + 1 != len(self._specs):
-            return False
+        fifo = self._fifo(lost.spec.rank)
+        if not (os.path.exists(fifo) or os.path.exists(f"{fifo}{FAILED}")) or len(others) + 1 != len(self._specs):
+            return False  # it was not inside of its function
         if away := [rank for rank in others if not (rank.alive and self._is_in(rank.spec.rank))]:
             run.say(f"rank {lost.spec.rank} is not replaced in place: rank {away[0].spec.rank} has left its function")
             return False

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LIFE = "TORCHELASTIC_RESTART_COUNT"  # the variable that counts a job's starts
+# What a rank notes beside its fifo, with its process's number: that it has come to its function in a life, and that it has
+# left that with an error of its own.
+BEGUN, FAILED = ".begun", ".failed"
 _MOST = 4096  # bytes that a fifo takes as one (PIPE_BUF)
 
 
