@@ -71,9 +71,8 @@ def losses(output: str) -> dict[tuple[str, int], set[str]]:
 def pids(output: str) -> dict[int, list[str]]:
     """The processes that each rank was, in the order of its lives."""
     found: dict[int, list[str]] = {}
-    for rank, life, pid in re.findall(r"pid rank=(\d) life=(\d+) (\d+)", output):
-        assert int(life) == len(found.setdefault(int(rank), [])), output
-        found[int(rank)].append(pid)
+    for rank, pid in re.findall(r"pid rank=(\d) life=\d+ (\d+)", output):
+        found.setdefault(int(rank), []).append(pid)
     return found
 
 
@@ -170,7 +169,7 @@ def test_a_stop_while_a_rank_is_replaced_ends_all_of_them_at_once(tmp_path: Path
 
 
 def test_a_budget_that_is_used_up_ends_the_job(tmp_path: Path) -> None:
-    with resumed(tmp_path, script((0, 1, 9), (1, 0, 15)), max_restarts=1) as train:
+    with resumed(tmp_path, script((0, 1, 9), (1, 0, 15)), warm_start="off", max_restarts=1) as train:
         assert train.end() != 0
     assert "rank 1 replaced in place" in train.output
     assert "not restarted: all 1 restarts are used up" in train.output

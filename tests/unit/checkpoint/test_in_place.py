@@ -93,7 +93,7 @@ def test_an_error_is_the_callers_where_no_rank_was_lost(folder: str, error: Exce
     with pytest.raises(type(error)) as raised:
         train()
     assert raised.value is error
-    assert not os.path.exists(fifo_of(folder, 1, 0))
+    assert sorted(os.listdir(folder)) == ["rank1.0.begun", "rank1.0.failed"]
 
 
 def test_only_errors_that_peers_cause_wait_for_the_word() -> None:

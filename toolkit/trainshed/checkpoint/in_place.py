@@ -10,6 +10,7 @@ then ends what the first one may be waiting for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -114,13 +115,13 @@ def _live(listening: Listening, function: Callable[[], R]) -> R:
                 listening.wait()
             word = listening.end()
             if word is None:
-                listening.note(FAILED)
+                listening.fail()
                 raise
             if not _may_come_from_a_peer(error):
                 tell(f"resumable: a rank was lost, and the function ended by {type(error).__name__}: {error}")
             traceback.clear_frames(error.__traceback__)
         except BaseException:
-            listening.end()
+            listening.fail()
             raise
         else:
             word = listening.end()
@@ -177,7 +178,7 @@ class Listening:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._folder, self._life = folder, life_of(os.environ)
         self._path = fifo_of(folder, rank, self._life)
-        self.note(BEGUN)
+        self._note(BEGUN)
         os.mkfifo(self._path, 0o600)
         self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         self._word: Word | None = None
@@ -185,10 +186,15 @@ class Listening:
         self._thread = threading.Thread(target=self._listen, name="trainshed-in-place", daemon=True)
         self._thread.start()
 
-    def note(self, what: str) -> None:
-        """Lets the other ranks know. Raises FileExistsError: for the second time."""
+    def _note(self, what: str) -> None:
         with open(f"{self._path}{what}", "x") as file:
             file.write(str(os.getpid()))
+
+    def fail(self) -> None:
+        """The same as `end` where this rank fails, for which the others wait."""
+        self.end()
+        with contextlib.suppress(OSError):  # `train` is gone, perhaps
+            self._note(FAILED)
 
     def wait(self) -> None:
         """Waits for the word, while it may still come."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Decide = Callable[[Process], tuple[Again, LaunchPlan] | None]
 
-BACK_SECONDS = 30.0  # until the others have come back from their functions; then all ranks start again
+BACK_SECONDS = 60.0  # until the others have come back from their functions; then all ranks start again
 _LOOK = 0.02  # seconds between two looks for them
 
 
