@@ -61,11 +61,13 @@ def test_a_training_that_begins_anew_in_its_process_is_another_life(tmp_path: Pa
         meter.live_on(facts)  # no step has been made: it is the same life
         first, meter._steps = meter.file, 1
         first.tell(Device="cpu", Resumed=3)
-        first.add(Step(0.2, {}, 1))
+        first.add(Step(2.0, {}, 1))
+        meter.segments.optimizer_ends(1)
         meter.live_on(facts)
         (path,) = (tmp_path / "steps").iterdir()
         before = path.rename(tmp_path / "before")  # names tell milliseconds apart
         meter.file.add(Step(2.0, {}, 1))
+        assert meter.segments.optimizer_ends(2)  # it is another one's steps that count now
         (path,) = (tmp_path / "steps").iterdir()
         old, new = read_rank(str(before)), read_rank(str(path))
         assert old is not None

@@ -111,8 +111,7 @@ class Meter:
         self.begin(facts)
 
     def live_on(self, facts: dict[str, Any]) -> None:
-        """Begins another file of windows, as a process that begins now."""
-        self._end()
+        """Begins another file of windows, as a process that begins now; the old one ends as that of a killed process."""
         if self._steps:
             self.begin({**facts, **self.file.close()}, time.time())
             self.segments.restart(first=True)

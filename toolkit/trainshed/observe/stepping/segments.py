@@ -202,6 +202,7 @@ class Segments:
         """
         if first:
             self._met_first, self._phases = False, {}
+            self._optimizer = self._key = self._trained = 0
             self._depth = dict.fromkeys(self._depth, 0)
         self._started = False
         self._last = self._step_start = self._now()
