@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import trainshed
-from trainshed.checkpoint import Checkpointer, CheckpointError, in_place, interrupt
+from trainshed.checkpoint import in_place, interrupt
 from trainshed.checkpoint.ranks import Ranks
 from trainshed.checkpoint.save import SaveError, await_entries
 from trainshed.contract.wire.in_place import LIFE, Word, fifo_of, line_of, open_fifo
@@ -189,6 +189,8 @@ def test_a_save_does_not_wait_for_a_rank_that_is_lost(tmp_path: Path, monkeypatc
 
 def test_ranks_that_would_go_on_from_different_steps_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
+
+    from trainshed.checkpoint import Checkpointer, CheckpointError
 
     with Checkpointer(tmp_path, model=torch.nn.Linear(1, 1)) as checkpointer:
         monkeypatch.setattr(checkpointer._ranks, "gather", lambda value: [value, value + 4] if value == 0 else [value])
