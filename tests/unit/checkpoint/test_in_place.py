@@ -240,3 +240,18 @@ def test_the_word_is_awaited_while_a_rank_that_has_failed_ends(folder: str) -> N
         return "done"
 
     assert train() == "done"
+
+
+def test_a_function_that_is_given_a_model_does_not_live_on(folder: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Ranks that live on would keep what it has learned, and the lost one would not."""
+    import torch
+
+    net = torch.nn.Linear(1, 1)
+    ways = [
+        lambda: trainshed.resumable(lambda model: os.path.exists(folder))(net),
+        lambda: trainshed.resumable(lambda *, model: os.path.exists(folder))(model=net),
+        lambda: trainshed.resumable(lambda: net is None or os.path.exists(folder))(),
+    ]
+    assert [way() for way in ways] == [False] * 3
+    assert capfd.readouterr().err.count("given a Linear, which it has to make itself") == 3
+    assert trainshed.resumable(lambda data: os.path.exists(folder))(torch.ones(1))

@@ -146,13 +146,13 @@ def test_the_others_are_told_what_is_new_and_it_counts_once_all_of_them_are_back
 def test_a_rank_is_not_replaced_where_another_one_would_not_come_back(job: Job) -> None:
     job.leave(2, 0)
     assert not job.lose(1)
-    assert job.made.said == ["rank 1 is not replaced in place: rank 2 has left its function"]
+    assert job.made.said == ["rank 1 is not replaced in place: rank 2 is not inside of its function"]
 
 
 def test_a_rank_is_not_replaced_where_another_one_has_ended(job: Job) -> None:
     job.made.ranks[0].returncode = 0
     assert not job.lose(1)
-    assert job.made.said == ["rank 1 is not replaced in place: rank 0 has left its function"]
+    assert job.made.said == ["rank 1 is not replaced in place: rank 0 is not inside of its function"]
 
 
 def test_without_resumable_nothing_is_said(job: Job) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import inspect
 import os
 import re
 import socket
@@ -28,7 +29,7 @@ from trainshed.contract.wire.variables import IN_PLACE, TRAIN_ID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any, ParamSpec, TypeVar
 
     from trainshed.contract.wire.in_place import Word
@@ -72,13 +73,24 @@ def resumable(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        listening = _listen()
+        listening = _listen(_outside(function, (*args, *kwargs.values())))
         return function(*args, **kwargs) if listening is None else _live(listening, lambda: function(*args, **kwargs))
 
     return call
 
 
-def _listen() -> Listening | None:
+def _outside(function: Callable[..., Any], arguments: Iterable[Any]) -> str:
+    """The kind of a model, optimizer or the like that the function is given, since it would keep its state; "" for none."""
+    try:
+        known = inspect.getclosurevars(function)
+    except (TypeError, ValueError):  # no Python function, or one that uses what is not there yet
+        held = list(arguments)
+    else:
+        held = [*arguments, *known.nonlocals.values(), *known.globals.values()]
+    return next((type(one).__name__ for one in held if hasattr(type(one), "load_state_dict")), "")
+
+
+def _listen(outside: str) -> Listening | None:
     """Tells `train` that this rank can live on; None where it cannot, which is said once."""
     rank = os.environ.get("RANK", "0")
     if not (folder := os.environ.get(IN_PLACE, "")):
@@ -88,9 +100,12 @@ def _listen() -> Listening | None:
     try:
         import torch.distributed
 
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            why = "the process group was made before the resumable function"
+        elif outside:
+            why = f"the resumable function is given a {outside}, which it has to make itself"
+        else:
             return Listening(folder, rank)
-        why = "the process group was made before the resumable function"
     except FileExistsError:
         why = "only the first call of a resumable function counts"
     except (OSError, ImportError) as error:

@@ -71,7 +71,9 @@ class Replacements(Watcher):
         if not (os.path.exists(fifo) or os.path.exists(f"{fifo}{FAILED}")) or len(others) + 1 != len(self._specs):
             return False  # it was not inside of its function
         if away := [rank for rank in others if not (rank.alive and self._is_in(rank.spec.rank))]:
-            run.say(f"rank {lost.spec.rank} is not replaced in place: rank {away[0].spec.rank} has left its function")
+            run.say(
+                f"rank {lost.spec.rank} is not replaced in place: rank {away[0].spec.rank} is not inside of its function"
+            )
             return False
         decided = self._decide(lost)
         if decided is None:
