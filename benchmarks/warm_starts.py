@@ -1,11 +1,12 @@
 """What forked ranks save: the first start of several ranks with torch, and the way from SIGKILL of a rank to its next step.
 
-    python benchmarks/warm_starts.py [--ranks 8] [--rounds 1]
+    python benchmarks/warm_starts.py [--ranks 8] [--rounds 1] [--in-place]
 
 Each round runs one job plainly and with `trainshed_warm_start=auto`, in turns: ranks that import torch, meet by gloo, take a
 step of DistributedDataParallel by hand and end: at once after that step, as programs of Python end, and after a restart,
 since rank 0 has killed itself. Printed are the CPU seconds of `train` with all that it started, the seconds to the first
-step and from the kill to the next step, and the proportional share of memory (PSS) of a rank at its step.
+step and from the kill to the next step, and the proportional share of memory (PSS) of a rank at its step. `--in-place`
+measures the way from the kill alone: a warm restart of all ranks beside `trainshed.resumable`, where the others live on.
 """
 
 from __future__ import annotations
@@ -25,30 +26,34 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = """\
 import torch
 import torch.distributed as dist
+import trainshed
 import os, signal, time
 
-dist.init_process_group("gloo")
-layer = torch.nn.Linear(8, 8)
-layer(torch.randn(2, 8)).sum().backward()
-for parameter in layer.parameters():
-    dist.all_reduce(parameter.grad)
-with open("/proc/self/smaps_rollup") as file:
-    share = next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
-dist.barrier()
-if dist.get_rank() == 0:
-    print("step", time.time(), share, flush=True)
-    if os.environ["BENCH_KILL"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        print("kill", time.time(), 0, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-dist.barrier()
-if os.environ["BENCH_END"] == "0":  # without what Python does at its end, which is no part of a start
-    os._exit(0)
-dist.destroy_process_group()
+def train():
+    dist.init_process_group("gloo")
+    layer = torch.nn.Linear(8, 8)
+    layer(torch.randn(2, 8)).sum().backward()
+    for parameter in layer.parameters():
+        dist.all_reduce(parameter.grad)
+    with open("/proc/self/smaps_rollup") as file:
+        share = next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    dist.barrier()
+    if dist.get_rank() == 0:
+        print("step", time.time(), share, flush=True)
+        if os.environ["BENCH_KILL"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            print("kill", time.time(), 0, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    if os.environ["BENCH_END"] == "0":  # without what Python does at its end, which is no part of a start
+        os._exit(0)
+    dist.destroy_process_group()
+
+(trainshed.resumable(train) if os.environ["BENCH_IN_PLACE"] == "1" else train)()
 """
 Numbers = dict[str, float]
 
 
-def run(how: str, ranks: int, kill: bool, end: bool) -> Numbers:
+def run(how: str, ranks: int, kill: bool, end: bool, in_place: bool = False) -> Numbers:
     """One job: CPU seconds, seconds to the first step, from the kill to the next one, MiB of a rank."""
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
@@ -65,6 +70,7 @@ def run(how: str, ranks: int, kill: bool, end: bool) -> Numbers:
                 "PYTHONPATH": str(ROOT / "toolkit"),
                 "BENCH_KILL": str(int(kill)),
                 "BENCH_END": str(int(end)),
+                "BENCH_IN_PLACE": str(int(in_place)),
             },
         }
         before, began = cpu(), time.time()
@@ -74,8 +80,10 @@ def run(how: str, ranks: int, kill: bool, end: bool) -> Numbers:
         marks = [line.split()[-3:] for line in done.stdout.splitlines() if " step " in line or " kill " in line]
         times = [float(at) for _, at, _ in marks]
         (record,) = (base / "output/data/run").glob("*.json")
-        starts = json.loads(record.read_text()).get("starts", [])
+        told = json.loads(record.read_text())
+        starts = told.get("starts", [])
         assert all(one["plain"] == 0 for one in starts), starts
+        assert all(("in place" in one["reason"]) == in_place for one in told.get("restarts", [])), done.stdout + done.stderr
         return {
             "cpu": cpu() - before,
             "first step": times[0] - began,
@@ -95,7 +103,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--in-place", action="store_true")
     options = parser.parse_args()
+    if options.in_place:
+        pairs = [
+            [run("auto", options.ranks, True, True, one)["after the kill"] for one in (False, True)]
+            for _ in range(options.rounds)
+        ]
+        warm, alone = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(f"{options.ranks} ranks, rank 0 killed")
+        print(f"    after the kill   all {warm:8.2f}   one {alone:8.2f}   ratio {alone / warm:.2f}")
+        return
     for what, kill, end in (
         ("to their first step", False, False),
         ("to their end", False, True),

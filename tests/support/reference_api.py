@@ -16,8 +16,9 @@ from support.sources import tree_of
 
 # Packages with an `__all__` that a script, a notebook or a program imports.
 FACES = (
-    "trainshed.checkpoint", "trainshed.metrics", "trainshed.data", "trainshed.parallel", "trainshed.parallel.data",
-    "trainshed.parallel.verify", "trainshed.compiler", "trainshed.runner", "trainshed.studio.python_api",
+    "trainshed.checkpoint", "trainshed.checkpoint.in_place", "trainshed.metrics", "trainshed.data", "trainshed.parallel",
+    "trainshed.parallel.data", "trainshed.parallel.verify", "trainshed.compiler", "trainshed.runner",
+    "trainshed.studio.python_api",
 )  # fmt: skip
 # Names that no `import` of the package leads to.
 _ELSEWHERE = {("trainshed.metrics", "log"): ("trainshed.metrics.writing", "MetricsWriter", "log")}

@@ -15,7 +15,7 @@ from trainshed.studio.steps import steps_file
 from trainshed.studio.tune import tuning_file
 
 PATH = TOOLKIT / "trainshed/__init__.pyi"
-HOMES = ("runner.api", "studio.python_api")
+HOMES = ("checkpoint.in_place", "runner.api", "studio.python_api")
 _HEAD = '''\
 """What is loaded late, with its types. Made from the tables of fields: python tests/support/doc_tables.py"""
 

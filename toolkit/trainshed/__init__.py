@@ -9,8 +9,8 @@ What is loaded late has its types in __init__.pyi: an import here, even one for 
 
 __version__ = "0.2.0.dev0"
 __all__ = [
-    "Comparison", "JobFailed", "Pipeline", "Training", "Tuning", "compare", "find", "make_job", "predict", "report", "run",
-    "runs", "steps", "tune",
+    "Comparison", "JobFailed", "Pipeline", "Training", "Tuning", "compare", "find", "make_job", "predict", "report",
+    "resumable", "run", "runs", "steps", "tune",
 ]  # fmt: skip
 _OF_STUDIO = {"Comparison", "Pipeline", "Tuning", "compare", "report", "steps", "tune"}  # a wing, which may be left out
 
@@ -23,6 +23,8 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         from importlib import import_module  # by name: every module begins with this one, which must need none of them
 
+        if name == "resumable":  # for the code of a training, which the rest is not for
+            return import_module("trainshed.checkpoint.in_place").resumable
         if name not in _OF_STUDIO:
             return getattr(import_module("trainshed.runner"), name)
         return getattr(import_module("trainshed.base.wings").module_of_wing("studio.python_api", f"trainshed.{name}"), name)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
+from .checkpoint.in_place import resumable as resumable
 from .runner.api import JobFailed as JobFailed
 from .runner.api import Training as Training
 from .runner.api import find as find

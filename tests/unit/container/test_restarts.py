@@ -81,6 +81,28 @@ def test_a_host_with_one_of_these_says_that_it_cannot_go_on(tmp_path: Path, ende
     assert roster.report.again is False and said == ["not restarted: a cannot start its ranks again"]
 
 
+def test_a_restart_in_place_counts_when_it_has_come_about(tmp_path: Path) -> None:
+    said: list[str] = []
+    restarts = of_one_host(tmp_path, 2, said, free=(7777, 7793))
+    for _ in range(3):
+        assert restarts.in_place(FAILURE, 7777) == Again(FAILURE, 1, 7793)
+    assert said == []
+    again = restarts.in_place(FAILURE, 7777)
+    assert again is not None
+    restarts.replaced(again, "rank 1")
+    assert said == ["restart 1 of 2, from the beginning: rank 1 exited with 1; rank 1 replaced in place"]
+    assert restarts.after(Ended(OUTCOME, FAILURE)) == Again(FAILURE, 2, 7777)
+    assert restarts.in_place(FAILURE, 7777) is None
+    assert restarts.after(Ended(OUTCOME, FAILURE)) is None
+    assert said[-1] == "not restarted: 3 failures in a row without a newer checkpoint"
+
+
+def test_a_restart_in_place_needs_another_port_and_a_budget(tmp_path: Path) -> None:
+    """Rank 0 may live on, and holds the present one."""
+    assert of_one_host(tmp_path, 2, [], free=(7777,)).in_place(FAILURE, 7777) is None
+    assert of_one_host(tmp_path, 0, [], free=(7793,)).in_place(FAILURE, 7777) is None
+
+
 def test_a_host_that_was_stopped_for_another_one_goes_on_with_it(tmp_path: Path) -> None:
     roster = Told()
     said: list[str] = []

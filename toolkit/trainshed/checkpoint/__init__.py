@@ -11,6 +11,7 @@ Importing this package does not import torch; using a name that needs torch does
     storage_check         whether the folder takes checkpoints, what its disk has left, who else writes there
     resume, load          the newest whole checkpoint, verified; fill and dcp put it into tensors; export: weights alone
     memory_copies         copies in the hosts' memory, which outlive the ranks; memory_saves: a library's saves there
+    in_place              calls a training function again in ranks that live on when another one is lost
     mirror                copies elsewhere: remote for a Checkpointer's, copies for a library's; storage: S3 or fsspec
 """
 

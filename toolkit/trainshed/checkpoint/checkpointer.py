@@ -178,6 +178,8 @@ class Checkpointer:
                 self._say(f"as the script gives it: {line}")
         for line in resumed.notes:
             self._say(line)
+        if len(steps := set(self._ranks.gather(resumed.step))) > 1:
+            raise CheckpointError(f"ranks go on from different steps: {', '.join(map(str, sorted(steps)))}")
         if resumed.problem:
             raise CheckpointError(resumed.problem)
         self._begin(resumed)

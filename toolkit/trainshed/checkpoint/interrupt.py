@@ -43,6 +43,22 @@ def _note(number: int, frame: FrameType | None) -> None:
     _signalled = number
 
 
+def stop_has_come() -> bool:
+    """Tells whether a SIGTERM has come since `listen`."""
+    return bool(_signalled)
+
+
+def stop_listening() -> None:
+    """SIGTERM ends the process again, also one that has come since `listen`."""
+    global _signalled
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not _note:
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if _signalled:
+        os.kill(os.getpid(), signal.SIGTERM)
+    _signalled = 0
+
+
 class Interrupts:
     """Notices of this rank; `look` is cheap enough for every step."""
 

@@ -12,6 +12,8 @@ import re
 import secrets
 import socket
 
+from trainshed.contract.wire.in_place import life_of
+
 from . import storage_check as ground
 
 TYPE_CHECKING = False
@@ -39,6 +41,12 @@ class Ranks:
         self.parts = 1
         self.peers: tuple[int, ...] = (0,)
         self.token = secrets.token_hex(4)
+        self._life = life_of(os.environ)
+
+    @property
+    def stale(self) -> bool:
+        """Tells whether a rank was lost since (`in_place`), so that nothing may be written in their name any more."""
+        return self._life != life_of(os.environ)
 
     @property
     def leads(self) -> bool:

@@ -162,6 +162,8 @@ def await_entries(aside: str, ranks: Ranks, save: str, rank: int) -> list[FileEn
     began = asked = time.monotonic()
     loop = threading.main_thread()
     while True:
+        if ranks.stale:
+            raise SaveError("a rank was lost")
         data = read_bytes(note_of(aside, rank), 1 << 24)
         if data is not None:
             break

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from trainshed.contract.outcome import clear_outcome, read_own_failure
 from trainshed.contract.wire.metric_lines import signs_of
+from trainshed.contract.wire.variables import IN_PLACE
 from trainshed.machine.cgroup import oom_kills
 from trainshed.machine.scratch import forget_attempt, memory_folder
 from trainshed.machine.signals import Interrupted, signal, stop_raises
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
     from .hangs.hang_watch import HangWatch
     from .intermediate import Uploads
     from .planning import Planned
+    from .replacements import Replacements
     from .report.run_record import RunRecord
     from .restarts import Again, Restarts
     from .roster.roster import Roster
     from .rules_watch import RulesWatch
     from .shared_restarts import SharedRestarts
     from .slow_ranks import SlowRanks
-    from .supervisor.launch_plan import LaunchPlan, Outcome
-    from .supervisor.watcher import Watcher
+    from .supervisor.launch_plan import LaunchPlan, Outcome, ProcessSpec
+    from .supervisor.watcher import Process, Watcher
     from .warm_start.ranks import WarmRanks, WarmStart
 
 # What only some jobs ask for, or jobs that live longer than a moment, is loaded when it is asked for: hence the imports in
@@ -190,6 +192,7 @@ class Attempts:
             watch_hangs.now()
         slow = self._slow_ranks()
         warm = self._warm_ranks(plan)
+        in_place = self._replacements(plan)
         try:
             outcome = run(
                 plan.replace(processes=()) if warm else plan,
@@ -199,6 +202,7 @@ class Attempts:
                     self._notices,
                     self._roster,
                     *warm,
+                    *in_place,
                     watch_hangs,
                     self._metrics_watch(),
                     *([] if job.settings.system_metrics == "off" else [Late(self._system_watch, after=A_WHILE)]),
@@ -242,6 +246,45 @@ class Attempts:
         self._warm = self._warm or WarmStart()
         hang_seconds = self._planned.job.settings.hang_seconds
         return [WarmRanks(self._warm, plan.processes, not self._allowed, hang_seconds, self._tell_started)]
+
+    def _replacements(self, plan: LaunchPlan) -> list[Replacements]:
+        """What starts a single rank again; [] where only all of them can be."""
+        if self._roster.restarts or not plan.processes or IN_PLACE not in plan.processes[0].env:
+            return []
+        from .replacements import Replacements
+
+        return [Replacements(plan, self._next_life, self._replaced, self._start_again)]
+
+    def _next_life(self, lost: Process) -> tuple[Again, LaunchPlan] | None:
+        """The plan by which one rank is started again, None where the restarts allow none."""
+        from .restarts import Restarts
+        from .supervisor.launch_plan import Outcome
+
+        assert isinstance(self._restarts, Restarts)
+        failure = self._diagnose(Outcome((lost.result(),)), oom_kills() - self._oom_kills)
+        again = self._restarts.in_place(failure, self._planned.plan.port) if failure is not None else None
+        return None if again is None else (again, self._plan_of(again))
+
+    def _replaced(self, again: Again, name: str) -> None:
+        from .restarts import Restarts
+
+        assert isinstance(self._restarts, Restarts)
+        self._restarts.replaced(again, name)
+        self._record.restarted(again.failure, name)
+        self._oom_kills = oom_kills()
+
+    def _start_again(self, spec: ProcessSpec) -> tuple[int, int, int]:
+        """Starts one rank as all of them were."""
+        from .supervisor.spawn import spawn
+
+        if self._warm is not None:
+            from .warm_start.ranks import NotForked
+
+            try:
+                return self._warm.spawn(spec)
+            except NotForked as error:
+                self._tell_started(0, 1, str(error), 0.0)
+        return spawn(spec)
 
     def _tell_started(self, warm: int, plain: int, why: str, seconds: float) -> None:
         self._record.ranks_started(warm, plain, why, seconds)

@@ -63,13 +63,17 @@ class Budget:
             newest: the highest step of a checkpoint, -1 for none.
             progressed: whether it has come since the ranks were last started.
         """
+        refusal = self.would_refuse(newest, progressed)
         self._progress = self._progress.after(newest, progressed)
-        if self._progress.refusal:
-            return self._progress.refusal
-        if self.done >= self.allowed:
-            return f"not restarted: all {self.allowed} restarts are used up"
-        self.done += 1
-        return ""
+        if not refusal:
+            self.done += 1
+        return refusal
+
+    def would_refuse(self, newest: int, progressed: bool) -> str:
+        """The same without counting it."""
+        if refusal := self._progress.after(newest, progressed).refusal:
+            return refusal
+        return f"not restarted: all {self.allowed} restarts are used up" if self.done >= self.allowed else ""
 
     def granted(self, newest: int, failure: Failure) -> str:
         """The line for the user of a restart that has just been counted."""
@@ -106,15 +110,42 @@ class Restarts:
         """The next attempt after this one, None where it was the last; says why, or why not."""
         if self._budget is None or ended.failure is None or not ended.may_go_on:
             return None
-        from .supervisor.progress import newest_step
-
-        before, self._newest = self._newest, newest_step(*self._checkpoints)
-        if refusal := self._budget.refusal(self._newest, self._newest > before):
+        if refusal := self._counted():
             self._say(refusal)
             return None
         self._say(self._budget.granted(self._newest, ended.failure))
         free = self._free()
         return Again(ended.failure, self._budget.done, free[0] if free else 0)
+
+    def in_place(self, failure: Failure, port: int) -> Again | None:
+        """The next life of the ranks that go on while a lost one is replaced, None where there may be none.
+
+        Nothing is counted before `replaced`.
+
+        Args:
+            port: the job's, which the ranks that live may still hold.
+        """
+        from .supervisor.progress import newest_step
+
+        newest = newest_step(*self._checkpoints)
+        free = [one for one in self._free() if one != port]
+        if self._budget is None or not free or self._budget.would_refuse(newest, newest > self._newest):
+            return None
+        return Again(failure, self._budget.done + 1, free[0])
+
+    def replaced(self, again: Again, name: str) -> None:
+        """Counts a restart in place, and says it."""
+        self._counted()
+        assert self._budget is not None
+        self._say(f"{self._budget.granted(self._newest, again.failure)}; {name} replaced in place")
+
+    def _counted(self) -> str:
+        """Counts a failure; why the ranks must not be started again, "" if they may."""
+        from .supervisor.progress import newest_step
+
+        assert self._budget is not None
+        before, self._newest = self._newest, newest_step(*self._checkpoints)
+        return self._budget.refusal(self._newest, self._newest > before)
 
 
 def counted(plan: LaunchPlan, done: int, allowed: int) -> LaunchPlan:

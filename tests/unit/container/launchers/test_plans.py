@@ -21,6 +21,7 @@ from trainshed.container.program.locate import Program, locate
 from trainshed.container.roster import restarts_together
 from trainshed.container.supervisor.launch_plan import LaunchPlan, ProcessSpec
 from trainshed.contract.cluster import Cluster, Hardware
+from trainshed.contract.wire.variables import IN_PLACE
 
 TWELVE = tuple(f"algo-{number}" for number in range(1, 13))
 TORCHRUN = {"trainshed_distribution": "torchrun", "sagemaker_program": "train.py", "epochs": "3"}
@@ -298,6 +299,27 @@ def test_the_command_line_has_the_style_that_the_job_asks_for(style: str, argume
 
 
 # --- torch's own agent -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "restarts", "hosts", "processes", "alone"),
+    [
+        ("torchrun", "2", ("algo-1",), 2, True),
+        ("torchrun", "0", ("algo-1",), 2, False),
+        ("torchrun", "2", ("algo-1",), 1, False),
+        ("torchrun", "2", ("algo-1", "algo-2"), 2, False),
+        ("horovod", "2", ("algo-1",), 2, False),
+        ("script", "2", ("algo-1",), 1, False),
+    ],
+)
+def test_only_ranks_of_one_host_that_meet_by_torch_may_live_on(
+    kind: str, restarts: str, hosts: tuple[str, ...], processes: int, alone: bool, job_tree: Any
+) -> None:
+    asked = {**TORCHRUN, "trainshed_distribution": kind, "trainshed_max_restarts": restarts}
+    plan = planned(job_tree, asked, hosts, processes=processes, environ={**GIVEN, IN_PLACE: "/outer"})
+    found = {spec.env.get(IN_PLACE) for spec in plan.processes}
+    assert found == ({"/scratch/in-place"} if alone else {"/outer"} if kind == "script" else {None})
+
 
 AGENT = {**TORCHRUN, "trainshed_engine": "torchrun", "trainshed_max_restarts": "3"}
 

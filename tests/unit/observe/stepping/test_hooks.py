@@ -12,6 +12,7 @@ from trainshed.autopatch import HOOKS
 from trainshed.observe.stepping import hooks
 from trainshed.observe.stepping.beginning import Imports
 from trainshed.observe.stepping.segments import Step
+from trainshed.observe.steps import read_rank
 
 
 class Tensor:
@@ -51,6 +52,30 @@ def test_what_ddp_waits_is_the_exchange_that_the_backward_does_not_cover() -> No
 def test_autopatch_calls_for_every_module_that_gets_marks() -> None:
     assert set(HOOKS["steps"]) == hooks.MODULES
     assert set(HOOKS["steps"].values()) == {hooks.__name__}
+
+
+def test_a_training_that_begins_anew_in_its_process_is_another_life(tmp_path: Path) -> None:
+    facts = {"Rank": 0, "World": 2, "Host": "algo-1", "Cpus": 1, "Ranks": 2, "Pid": 1}
+    meter = hooks.Meter(str(tmp_path), facts)
+    try:
+        meter.live_on(facts)  # no step has been made: it is the same life
+        first, meter._steps = meter.file, 1
+        first.tell(Device="cpu", Resumed=3)
+        first.add(Step(2.0, {}, 1))
+        meter.segments.optimizer_ends(1)
+        meter.live_on(facts)
+        (path,) = (tmp_path / "steps").iterdir()
+        before = path.rename(tmp_path / "before")  # names tell milliseconds apart
+        meter.file.add(Step(2.0, {}, 1))
+        assert meter.segments.optimizer_ends(2)  # it is another one's steps that count now
+        (path,) = (tmp_path / "steps").iterdir()
+        old, new = read_rank(str(before)), read_rank(str(path))
+        assert old is not None
+        assert new is not None
+        assert (old.windows[0].steps, new.windows[0].steps) == (1, 1)
+        assert (old.facts["Resumed"], new.facts.get("Resumed"), new.facts["Device"]) == (3, None, "cpu")
+    finally:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Imports)]
 
 
 def test_a_process_that_was_forked_after_its_imports_measures_itself(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from trainshed.base.errors import LaunchError
 from trainshed.contract.choices import DATA_PARALLEL, PYTORCH_DDP
 from trainshed.contract.distributions import TRAITS
 from trainshed.contract.hyperparameters import truthy
-from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST
+from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST, IN_PLACE
 
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
 from .launch import Launcher
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from .launch import Launch
 
-# Variables that ranks must not inherit from an outer torchrun.
-_FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE",)
+# Variables that ranks must not inherit from an outer torchrun or `train`.
+_FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE", IN_PLACE)
 LAST_CALL = 10  # seconds that the agents wait for further hosts once there are enough
 LAST_CALL_AGAIN = 3  # the same under a new leader: the hosts' `train` have just met
 _ERROR_HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "error_hook")
@@ -121,6 +121,7 @@ def _rank_variables(launch: Launch, local_rank: int) -> dict[str, str]:
     rank, world = cluster.rank * local_world + local_rank, cluster.world_size
     return {
         **_open_mpis_names(launch, local_rank),
+        **_in_place(launch),
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world),
@@ -137,6 +138,13 @@ def _rank_variables(launch: Launch, local_rank: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": _run_id(launch),
         "TORCHELASTIC_ERROR_FILE": error_file(launch.scratch, rank),
     }
+
+
+def _in_place(launch: Launch) -> dict[str, str]:
+    """Where ranks say that they live on when another one is lost: nowhere where `train` starts all of them again."""
+    cluster, kind = launch.cluster, launch.job.distribution.kind
+    alone = kind == "torchrun" and launch.job.settings.max_restarts and len(cluster.hosts) == 1 and cluster.world_size > 1
+    return {IN_PLACE: f"{launch.scratch}/in-place"} if alone else {}
 
 
 def _open_mpis_names(launch: Launch, local_rank: int) -> dict[str, str]:

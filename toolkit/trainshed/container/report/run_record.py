@@ -134,13 +134,21 @@ class RunRecord:
         """The compiler's reports of this host's ranks."""
         self.data["compiler"] = {**self.data.get("compiler", {}), "backend": backend, "ranks": reports}
 
-    def restarted(self, failure: Failure) -> None:
-        """The script failed and is started again."""
-        self.phase("training")
-        told = {"reason": failure.summary, "place": failure.place, "exit_code": failure.exit_code}
+    def restarted(self, failure: Failure, instead: str = "") -> None:
+        """The script failed and is started again.
+
+        Args:
+            instead: the one rank that is; "" for all of them.
+        """
+        if not instead:
+            self.phase("training")
+        summary = f"{failure.summary}; {instead} replaced in place" if instead else failure.summary
+        told = {"reason": summary, "place": failure.place, "exit_code": failure.exit_code}
         reason = {"at": time.time(), **told, **self._newest()}
         self.data.setdefault("restarts", []).append(reason)
         self._others.append(reason)
+        if instead:
+            self.write()
 
     def _newest(self) -> dict[str, Any]:
         """The newest checkpoint there is: what ranks did after it was `saved` is lost."""

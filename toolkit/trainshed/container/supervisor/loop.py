@@ -204,6 +204,8 @@ class _Loop:
         if returncode == 0 or not rank.counts or self.state.phase is not Phase.RUNNING:
             return
         why = f"{rank.name} ended with {returncode}"
+        if any([watcher.replaces(self.run, rank) for watcher in self.watchers]):
+            return
         if self.run.working():
             self.state.settle(now, why)
         else:

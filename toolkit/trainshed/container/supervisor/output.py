@@ -38,13 +38,13 @@ class Output:
         self.out = Console(1)
         self.err = self.out if same_file(1, 2) else Console(2)  # two writers would tear each other's lines
         self._consoles = {self.out, self.err}
-        self._ranks: list[Rank] = []
+        self.ranks: list[Rank] = []
         self._streams: list[RankPipe] = []
         self._batch_until = 0.0
 
     def add(self, rank: Rank) -> None:
         """Reads a rank's streams from now on."""
-        self._ranks.append(rank)
+        self.ranks.append(rank)
         self._streams += [rank.out, rank.err]
 
     def last_heard(self) -> float:
@@ -99,7 +99,7 @@ class Output:
 
     def finish(self, now: float) -> None:
         """Passes on what is left in the pipes, closes streams and logs, and prints all messages that wait."""
-        for rank in self._ranks:
+        for rank in self.ranks:
             for stream in (rank.out, rank.err):
                 while stream.read(now):
                     self._flush()

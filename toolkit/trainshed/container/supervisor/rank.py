@@ -23,7 +23,7 @@ class Rank:
     returncode: exit status, -n where signal n killed it; None while it lives.
     ended: when it ended, in seconds since the start of the run.
     stopped: whether it ended after all ranks had been asked to stop.
-    dismissed: whether it is a helper whose end does not matter.
+    dismissed: whether its end does not matter: a helper's that has done its work, or that of a rank instead of a lost one.
 
     Raises:
         StartError: the process could not be started.
@@ -59,7 +59,7 @@ class Rank:
     @property
     def counts(self) -> bool:
         """Tells whether its end is part of the outcome: a helper's only where it failed the ranks."""
-        return not self.spec.helper or (self.returncode != 0 and not self.stopped and not self.dismissed)
+        return not self.dismissed and (not self.spec.helper or (self.returncode != 0 and not self.stopped))
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from .launch_plan import LaunchPlan, Outcome, ProcessSpec, StartError
 from .output import Output
 from .rank import Rank, send
 from .spawn import spawn
-from .stopping import Stopping
+from .stopping import Phase, Stopping
 from .watcher import Watcher
 
 TYPE_CHECKING = False
@@ -145,6 +145,20 @@ class SupervisedRun:
         except StartError as error:
             self.abandon(error)
             return None
+
+    def replace(self, lost: Process, spec: ProcessSpec, start: Start) -> Rank | None:
+        send(lost.pid, signal.SIGKILL, group=True)  # what it has started: workers of its loaders
+        self.ranks = [rank for rank in self.ranks if rank is not lost]
+        return self.start_process(spec, start)
+
+    def give_up(self, lost: Process, instead: Process, why: str) -> None:
+        for rank in self.output.ranks:
+            if rank is lost:
+                self.ranks.append(rank)
+            elif rank is instead:
+                rank.dismissed = True
+        if self.state.phase is Phase.RUNNING:
+            self.state.settle(self.now(), why)
 
     def abandon(self, error: BaseException) -> None:
         if self.error is not None:

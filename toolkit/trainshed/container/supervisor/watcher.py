@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Protocol
 
-    from .launch_plan import ProcessSpec
+    from .launch_plan import ProcessResult, ProcessSpec
 
     Start = Callable[[ProcessSpec], tuple[int, int, int]]  # starts a process; see `spawn.spawn`
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
         @property
         def alive(self) -> bool:
             """Tells whether it has not ended."""
+
+        def result(self) -> ProcessResult:
+            """How it ended."""
 
     class Supervised(Protocol):
         """The run, as a watcher sees it."""
@@ -52,6 +55,12 @@ if TYPE_CHECKING:
 
         def abandon(self, error: BaseException) -> None:
             """Stops all processes; the run ends by raising `error`. Only the first call counts."""
+
+        def replace(self, lost: Process, spec: ProcessSpec, start: Start) -> Process | None:
+            """Starts a process instead of a rank that has failed, whose end does not count from now on; None as above."""
+
+        def give_up(self, lost: Process, instead: Process, why: str) -> None:
+            """Takes that back: the run has failed with the lost rank."""
 
         def dismiss(self, helper: Process) -> None:
             """Ignores how a helper ends, or has just ended, and what it prints from now on: it has done its work."""
@@ -105,6 +114,10 @@ class Watcher:
     def own_processes(self) -> tuple[int, ...]:
         """PIDs of processes that it has started for itself: they are none of the run's, and live on when it is over."""
         return ()
+
+    def replaces(self, run: Supervised, lost: Process) -> bool:
+        """Called when a rank has failed while all others run: whether it has been started again, and the run goes on."""
+        return False
 
     def run_over(self) -> None:
         """The run is over, however it ended. Called once a run."""

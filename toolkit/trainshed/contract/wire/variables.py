@@ -23,6 +23,7 @@ COMPILE_PLAN = "TRAINSHED_COMPILE_PLAN"
 ENTRYPOINTS = "TRAINSHED_ENTRYPOINTS"
 HOST = "TRAINSHED_HOST"
 HOSTS = "TRAINSHED_HOSTS"
+IN_PLACE = "TRAINSHED_IN_PLACE"
 LOG_LEVEL = "TRAINSHED_LOG_LEVEL"
 MODEL_STORE = "TRAINSHED_MODEL_STORE"
 MPI_SOCKET = "TRAINSHED_MPI_SOCKET"
@@ -111,6 +112,12 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
     ),
     (HOST, "the environment", "`train`", "this host's name in `TRAINSHED_HOSTS`; default: the machine's name"),
     (HOSTS, "the environment", "`train`", "all hosts of the job in one order, separated by commas"),
+    (
+        IN_PLACE,
+        "`train`, for the ranks",
+        "the ranks (`trainshed.resumable`)",
+        "folder where ranks say that they live on when another one is lost (contract/wire/in_place.py)",
+    ),
     (LOG_LEVEL, "the environment", "`trainshed`", "`DEBUG` shows the traceback of an internal error"),
     (
         MODEL_STORE,

@@ -68,6 +68,13 @@ def renew() -> None:
         meter.begin(_facts(profile))
 
 
+def live_on() -> None:
+    """For a process whose training begins anew (`checkpoint/in_place`): that is another life of its rank."""
+    profile, meter = step_profile_of(os.environ), _meter()
+    if profile is not None and meter is not None:
+        meter.live_on(_facts(profile))
+
+
 def _facts(profile: StepProfile) -> dict[str, Any]:
     rank, world = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
     return {
@@ -103,14 +110,20 @@ class Meter:
         self._peaks: dict[str, int] = {}
         self.begin(facts)
 
-    def begin(self, facts: dict[str, Any]) -> None:
+    def live_on(self, facts: dict[str, Any]) -> None:
+        """Begins another file of windows, as a process that begins now; the old one ends as that of a killed process."""
+        if self._steps:
+            self.begin({**facts, **self.file.close()}, time.time())
+            self.segments.restart(first=True)
+
+    def begin(self, facts: dict[str, Any], began: float = 0.0) -> None:
         """From here on it measures the process of which these are the facts."""
         self._rank, self._facts = facts["Rank"], facts
         self.file = WindowFile(self._folder, facts, self.say, self._take_peaks)
         self._tracer = Tracer(self._folder, self._rank, *self._traced)
         if self._imports is not None:
             self._imports.leave()
-        self._began = process_began()
+        self._began = began or process_began()
         self._imports = Imports(self._began)
         self._imports.watch()
 

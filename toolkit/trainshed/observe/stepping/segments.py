@@ -194,8 +194,16 @@ class Segments:
         self._end_step()
         return True
 
-    def restart(self) -> None:
-        """The next step is not to count: something of ours has taken time, or is about to."""
+    def restart(self, first: bool = False) -> None:
+        """The next step is not to count: something of ours has taken time, or is about to.
+
+        Args:
+            first: whether it is the first one of a training that begins anew, perhaps after an error within a step.
+        """
+        if first:
+            self._met_first, self._phases = False, {}
+            self._optimizer = self._key = self._trained = 0
+            self._depth = dict.fromkeys(self._depth, 0)
         self._started = False
         self._last = self._step_start = self._now()
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .segments import Step
 
 FIRST_WIDTH = 1.0  # seconds of the first windows
+_OF_PROCESS = ("Device", "Threads", "Pipeline")
 LINES_EACH = 600  # after so many windows they become twice as long
 
 
@@ -59,6 +60,13 @@ class WindowFile:
         for name, value in facts.items():
             if self._facts.get(name) != value:
                 self._facts[name] = self._new[name] = value
+
+    def close(self) -> dict[str, Any]:
+        """Ends the file; those facts that hold for the process's next one."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        return {name: self._facts[name] for name in _OF_PROCESS if name in self._facts}
 
     def add(self, step: Step) -> None:
         """One more step."""
