@@ -159,12 +159,14 @@ def test_connections_among_ranks_are_cut_and_no_others(folder: str) -> None:
     if child == 0:
         stranger.close()
         taken, _ = rank.accept()
+        taken.sendall(b"y")
         taken.recv(1)
         os._exit(0)
     port = rank.getsockname()[1]
     rank.close()
     with socket.create_connection(("127.0.0.1", port)) as ours, socket.create_connection(stranger.getsockname()) as other:
         accepted, _ = stranger.accept()
+        assert ours.recv(1) == b"y"  # it is the other rank's, too, from now on
         os.makedirs(folder)
         # This process, too, is a rank: its connections to itself (rank 0's to its own store) are cut as well, but for the
         # one of an earlier life.
