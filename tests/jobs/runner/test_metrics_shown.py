@@ -23,5 +23,5 @@ def test_a_runs_metrics_are_shown_with_all_their_values(project: Project) -> Non
     assert [line.split() for line in shown.stdout.splitlines()][1][:3] == ["loss", "4", "1.5"]
     rows = project.command("metrics", "show", "--csv").stdout.splitlines()
     assert rows[0] == "name,rank,step,epoch,time,value"
-    assert [row.split(",")[-1] for row in rows[1:]] == ["1.5", "0.5", "-0.5", "nan"]
+    assert [row.split(",")[-1] for row in rows[1:]] == ["1.5", "0.5", "-0.5", "NaN"]
     assert "loss 1.5 -> nan" in done.output

@@ -83,10 +83,14 @@ def _show(options: Namespace) -> int:
         return EXIT_SUCCESS
     import csv
 
+    from trainshed.base.plain_json import finite
+
     out = csv.writer(sys.stdout)
     out.writerow(("name", "rank", "step", "epoch", "time", "value"))
     for one in series.values():
-        out.writerows((one.name, point.rank, point.step, point.epoch, point.time, point.value) for point in one.points())
+        out.writerows(
+            (one.name, point.rank, point.step, point.epoch, point.time, finite(point.value)) for point in one.points()
+        )
     return EXIT_SUCCESS
 
 

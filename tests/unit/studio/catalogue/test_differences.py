@@ -210,7 +210,7 @@ def test_show_has_everything_on_one_screen(place: Path, trainshed: Told) -> None
     assert lines[0] == "failed a" and "ValueError: bad" in lines and "at train.py:3" in lines
     for line in (
         "program train.py on 1 host", "exit 0", "cause ValueError: bad", "tags stage=final", "hyperparameters lr 0.1",
-        "my_token ******", "loss 3 1 0.5 0.25 1 0.25", "odd 1 nan nan nan nan -", "variables A=b",
+        "my_token ******", "loss 3 1 0.5 0.25 1 0.25", "odd 1 NaN NaN NaN NaN -", "variables A=b",
         "data train: /data/train, sampled:0123456789abcdef (3 files, 1.0 kB)", "code whole:1 (1 file, 9 B) from /src",
         "packages Python 3.11.2, torch 2.13.0, numpy 2.4.6", "machine Linux x86_64, 2 cpus, 0 gpus, 8.0 GB of memory",
         "folder runs/a",

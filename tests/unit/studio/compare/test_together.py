@@ -27,7 +27,7 @@ def test_a_value_of_each_run_stands_in_its_place(tmp_path: Path) -> None:
         ("one", "Completed", True), ("two", "Completed", True), ("three", "Failed", False),
     ]  # fmt: skip
     assert found["columns"]["hp.lr"] == [0.1, 0.2, None] and found["columns"]["tag.kind"] == ["a", None, None]
-    assert found["metrics"] == {"loss": [2, "nan", None], "acc": [None, 1, None]}
+    assert found["metrics"] == {"loss": [2, "NaN", None], "acc": [None, 1, None]}
     assert ["hyperparameters", "more", [None, "y", None]] in found["differs"]
     assert [name for section, name, _ in told(one, two)["differs"] if section == "hyperparameters"] == ["lr", "more"]
     json.dumps(found, allow_nan=False)

@@ -105,7 +105,7 @@ def test_columns_are_chosen_and_the_usual_ones_are_those_of_ls(held: Catalog) ->
     assert (a["hp.lr"], a["tag.stage"], a["place"], a["billable"], a["loss"], a["min(loss)"]) == (
         0.1, "final", "here", None, 0.5, 0.5,
     )  # fmt: skip
-    assert (b["tag.stage"], b["billable"], b["loss"]) == (None, 30.0, "nan")
+    assert (b["tag.stage"], b["billable"], b["loss"]) == (None, 30.0, "NaN")
     assert held.names()["hp"] == ["hp.lr"] and "billable" in held.names()["run"]
     again = held.changes(usual["version"], "name", usual["had"])
     assert len(again["rows"]) == 2 and again["had"] == "name", "other columns: all rows come"

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from trainshed.base.errors import one_line, shorten
+from trainshed.base.plain_json import finite
 from trainshed.base.record import Record
 from trainshed.base.units import duration
 
@@ -297,7 +298,7 @@ def _plain_value(kind: str, value: Any) -> Any:
             return datetime.fromtimestamp(value, timezone.utc).isoformat(timespec="milliseconds")
         except (ValueError, OverflowError):  # in the year 10000
             return None
-    return str(value) if isinstance(value, float) and value - value != 0 else value
+    return finite(value)
 
 
 def _tags(tags: dict[str, str]) -> str:
