@@ -43,7 +43,7 @@ def folder_pairs() -> dict[str, set[str]]:
 
 def imported(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Full names of everything that these nodes of a file import, relative imports resolved."""
-    package = path.relative_to(TOOLKIT).parent.parts
+    package = path.relative_to(TOOLKIT).parent.parts if TOOLKIT in path.parents else ()
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from support.paths import ROOT
 
+# Folders of unit tests that pass with the core's wheel alone. Not cli: its tests are about the commands of all wings.
+CORE_TESTS = ("algorithms", "base", "checkpoint", "container", "contract", "data", "machine", "metrics", "observe", "runner")
+
 
 def make_wheel(folder: Path, name: str, version: str) -> None:
     """A wheel of one module, whose VERSION says which it is."""

@@ -28,6 +28,7 @@ from support.import_graph import (
 from support.offenders import no_offenders
 from support.paths import ROOT, TOOLKIT
 from support.sources import tree_of
+from support.wheels import CORE_TESTS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,6 +37,7 @@ else:
 
 # Each wing may be left out: the core loads what it has by name.
 WINGS = ("studio", "parallel", "compiler", "compat")
+_OF_WINGS = tuple(f"trainshed.{wing}" for wing in WINGS)
 GROUND = {"base", "contract"}
 RUNNER_PARTS = {*GROUND, "machine", "runner"}  # the places by the table of the runner alone
 _STUDIO = {
@@ -176,6 +178,15 @@ def test_the_core_knows_no_wing() -> None:
     found = {shown(path): {part for part in parts_known_to(path) if part.split("/")[0] in WINGS} for path in core}
 
     no_offenders(found, "the core loads what other wings have by name (base/wings.py), and works without")
+
+
+def test_unit_tests_of_the_core_know_no_wing() -> None:
+    files = [path for part in CORE_TESTS for path in (ROOT / "tests/unit" / part).rglob("*.py")]
+    found = {
+        str(path.relative_to(ROOT)): {name for name in names_known_to(path) if name.startswith(_OF_WINGS)} for path in files
+    }
+
+    no_offenders(found, "they run where the core is alone: take it by pytest.importorskip, or test it below the wing")
 
 
 def test_no_two_folders_know_each_other() -> None:

@@ -14,11 +14,9 @@ import pytest
 import yaml
 
 from support.paths import ROOT
-from support.wheels import own_wheel
+from support.wheels import CORE_TESTS, own_wheel
 from trainshed.base.wings import WINGS
 
-# Not cli: its tests are about the commands of all wings.
-CORE_TESTS = ("algorithms", "base", "checkpoint", "container", "contract", "data", "machine", "metrics", "observe", "runner")
 SCRIPT = (
     "import os, json\nprint('lr is', json.loads(os.environ['SM_HPS'])['lr'])\nopen(os.environ['SM_MODEL_DIR'] + '/m', 'w')\n"
 )

@@ -184,6 +184,7 @@ while not stops: time.sleep(0.01)
 end = time.monotonic() + 30
 while os.getppid() == int(sys.argv[1] or 0) and time.monotonic() < end: time.sleep(0.01)  # until the wrapper is dead
 open("saved", "w").write(str(len(stops)))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # timeout hands on what its group had already: it may come while Python ends
 sys.exit(int(sys.argv[2]))
 """
 WRAPPERS = {  # how the script is started: whether it sees its wrapper die
