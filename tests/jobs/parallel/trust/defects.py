@@ -250,7 +250,7 @@ def a_stage_takes_the_gradients_of_another_microbatch() -> Plant:
         first = vars(self).setdefault("planted", [None if g is None else g.clone() for g in gradients])
         return gradients if number < 1 else first
 
-    return after(ReplayStage, "_retrieve_recv_grads", other)
+    return after(ReplayStage, "_gradients", other)
 
 
 @found("gradient of 'b.", "module 'b'", "rank 0", **TWO)

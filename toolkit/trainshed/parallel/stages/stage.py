@@ -409,8 +409,8 @@ class ReplayStage(PipelineStage):
             torch.autograd.backward(loss)
         else:
             both = zip(outputs, self._gradients(number), strict=True)
-            made, given = zip(*((tensor, gradient) for tensor, gradient in both if tensor.requires_grad), strict=True)
-            torch.autograd.backward(made, given)
+            pairs = [(tensor, gradient) for tensor, gradient in both if tensor.requires_grad]
+            torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
         found = []
         for tensor in inputs:
             found.append(tensor.grad)
