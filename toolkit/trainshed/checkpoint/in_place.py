@@ -48,7 +48,7 @@ WRITERS = frozenset(("trainshed-checkpoint", "trainshed-copies"))  # threads tha
 _OF_A_PEER = re.compile(
     r"gloo|nccl|c10d|connection|socket|broken pipe|peer|recv|store|process group|abort|rank \d+|another rank", re.IGNORECASE
 )
-_NEEDS = "one host, several ranks that `train` itself starts with torchrun's variables, and trainshed_max_restarts"
+_NEEDS = "one host, several ranks of torchrun, trainshed_engine=trainshed (not torch's agent), and trainshed_max_restarts"
 
 
 def resumable(function: Callable[P, R]) -> Callable[P, R]:
