@@ -12,6 +12,7 @@ __all__ = [
     "Comparison", "JobFailed", "Pipeline", "Training", "Tuning", "compare", "find", "make_job", "predict", "report",
     "resumable", "run", "runs", "steps", "tune",
 ]  # fmt: skip
+_OF_TRAININGS = {"resumable": "trainshed.checkpoint.in_place"}  # for a training's own code, which the rest is not for
 _OF_STUDIO = {"Comparison", "Pipeline", "Tuning", "compare", "report", "steps", "tune"}  # a wing, which may be left out
 
 
@@ -23,9 +24,7 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         from importlib import import_module  # by name: every module begins with this one, which must need none of them
 
-        if name == "resumable":  # for the code of a training, which the rest is not for
-            return import_module("trainshed.checkpoint.in_place").resumable
         if name not in _OF_STUDIO:
-            return getattr(import_module("trainshed.runner"), name)
+            return getattr(import_module(_OF_TRAININGS.get(name, "trainshed.runner")), name)
         return getattr(import_module("trainshed.base.wings").module_of_wing("studio.python_api", f"trainshed.{name}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
