@@ -275,15 +275,10 @@ class Attempts:
 
     def _start_again(self, spec: ProcessSpec) -> tuple[int, int, int]:
         """Starts one rank as all of them were."""
+        if self._warm is not None:
+            return self._warm.spawn_or_start(spec, lambda why: self._tell_started(0, 1, why, 0.0))
         from .supervisor.spawn import spawn
 
-        if self._warm is not None:
-            from .warm_start.ranks import NotForked
-
-            try:
-                return self._warm.spawn(spec)
-            except NotForked as error:
-                self._tell_started(0, 1, str(error), 0.0)
         return spawn(spec)
 
     def _tell_started(self, warm: int, plain: int, why: str, seconds: float) -> None:

@@ -141,6 +141,14 @@ class WarmStart:
         self.why = self.why or why
         self.close()
 
+    def spawn_or_start(self, spec: ProcessSpec, plainly: Callable[[str], None]) -> tuple[int, int, int]:
+        """Starts a rank from the interpreter, or plainly: then says why. Raises StartError."""
+        try:
+            return self.spawn(spec)
+        except NotForked as error:
+            plainly(str(error))
+            return spawn(spec)
+
     def spawn(self, spec: ProcessSpec) -> tuple[int, int, int]:
         """Starts a rank as `supervisor.spawn` does, from the interpreter. Raises NotForked; StartError."""
         if not self.ready or self._spec is None:
@@ -288,11 +296,7 @@ class WarmRanks(Watcher):
         plain: list[str] = []
 
         def start(spec: ProcessSpec) -> tuple[int, int, int]:
-            try:
-                return self._warm.spawn(spec)
-            except NotForked as error:
-                plain.append(str(error))
-                return spawn(spec)
+            return self._warm.spawn_or_start(spec, plain.append)
 
         for spec in specs:
             process = run.start_process(spec, start)
